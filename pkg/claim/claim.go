@@ -1,0 +1,152 @@
+// Package claim holds the words of the ledger protocol: what is asked, what is
+// answered, and the rule that leads from one to the other. It computes only; the
+// SQL functions of package ledger are the authority and must agree with it.
+package claim
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/window"
+)
+
+// Status of an execution as stored. "Lease expired" is absent on purpose: it is a
+// comparison with the database's clock, never a stored value that can go stale.
+type Status string
+
+// The stored states.
+const (
+	Running   Status = "running"   // an attempt has the window; its lease may have run out
+	Completed Status = "completed" // committed together with the business writes; final
+	Failed    Status = "failed"    // the attempt ended without completing; may be retried
+)
+
+// Verdict answers "may I run?".
+type Verdict string
+
+// The verdicts.
+const (
+	Run    Verdict = "run"
+	Skip   Verdict = "skip"
+	Wait   Verdict = "wait"
+	Refuse Verdict = "refuse"
+)
+
+// Reason explains a verdict; the value is the log value, the SQL value and the label.
+type Reason string
+
+// Reasons. Run: First, Retry, Takeover, Adopted. Skip: AlreadyCompleted, Closed.
+// Wait: BusyHeld, Committing, FenceLost.
+const (
+	First            Reason = "first"      // no attempt before
+	Retry            Reason = "retry"      // the last attempt failed or was released
+	Takeover         Reason = "takeover"   // the last attempt's lease ran out; it was recorded lost
+	Adopted          Reason = "adopted"    // the same execution_id asked again
+	AlreadyCompleted Reason = "completed"  // a duplicate: the window is done
+	Closed           Reason = "closed"     // older than the job's watermark
+	BusyHeld         Reason = "busy"       // a live attempt holds the window
+	Committing       Reason = "committing" // the row is locked: its transaction is committing
+	FenceLost        Reason = "fence-lost" // this execution_id no longer holds the window
+)
+
+// Outcome is how an attempt ended.
+type Outcome string
+
+// The outcomes. An attempt without one is running, or dead and not yet taken over.
+const (
+	OutcomeCompleted   Outcome = "completed"
+	OutcomeFailed      Outcome = "failed"      // a wrapped process ended with a code other than 0
+	OutcomeCrashed     Outcome = "crashed"     // the wrapper vanished without a report (OOM kill, node)
+	OutcomeStopped     Outcome = "stopped"     // ended by a signal from outside: pod deleted, deadline
+	OutcomeLost        Outcome = "lost"        // the lease ran out; written by whoever took over
+	OutcomeNotStarted  Outcome = "not-started" // no wrapped process came within the start timeout
+	OutcomeUncommitted Outcome = "uncommitted" // exit 0 under completion=transaction without a commit
+)
+
+// Attempt names one try at a window: every write carries it. ExecutionID is the
+// fence: random, made by the guard for each acquisition, persisted before the claim.
+type Attempt struct {
+	Window      window.Window
+	ExecutionID uuid.UUID
+}
+
+// Request is one question to the ledger.
+type Request struct {
+	Attempt
+	Lease  time.Duration
+	Origin Origin
+}
+
+// Origin says where an attempt comes from; it is recorded, never judged.
+type Origin struct {
+	Trigger   contract.Trigger `json:"trigger,omitempty"`
+	Source    contract.Source  `json:"source,omitempty"`
+	WindowEnd time.Time        `json:"windowEnd,omitzero"`
+	Schedule  string           `json:"schedule,omitempty"`
+	TimeZone  string           `json:"timeZone,omitempty"`
+	Namespace string           `json:"namespace,omitempty"`
+	Job       string           `json:"job,omitempty"`
+	JobUID    string           `json:"jobUID,omitempty"`
+	Pod       string           `json:"pod,omitempty"`
+	PodUID    string           `json:"podUID,omitempty"`
+	Node      string           `json:"node,omitempty"`
+}
+
+// Answer is the ledger's reply to a Request.
+type Answer struct {
+	Verdict      Verdict
+	Reason       Reason
+	Attempt      int   // number of the try, for people; with Run
+	FencingToken int64 // grows with every acquisition, for other systems; with Run
+	Generation   int   // part of the idempotency key; with Run
+	// Holder describes who completed or holds the window; with Skip and Wait.
+	Holder Holder
+}
+
+// Holder is the attempt that completed or holds a window.
+type Holder struct {
+	ExecutionID  uuid.UUID
+	Attempt      int
+	Pod          string // "<namespace>/<pod>", empty without Kubernetes
+	CompletedAt  time.Time
+	LeaseExpires time.Time // database time
+}
+
+// Beat is the answer to a heartbeat.
+type Beat string
+
+// Answers to a heartbeat.
+const (
+	BeatOK     Beat = "ok"
+	BeatCancel Beat = "cancel" // still held, but the holder is asked to stop
+	BeatLost   Beat = "lost"   // another attempt, or nobody, holds the window
+)
+
+// Completion is what an attempt stores with the completed window.
+type Completion struct {
+	PayloadDigest string
+	RequestDigest string          // digest of the canonical commit request
+	Result        json.RawMessage // replayed to whoever asks again
+	Processed     *int64
+}
+
+// End reports an attempt that did not complete its window.
+type End struct {
+	Outcome  Outcome
+	ExitCode *int   // as Kubernetes shows it: 128+n for a signal
+	Message  string // at most 1024 bytes are kept
+}
+
+// Resolution answers what became of an unknown COMMIT.
+type Resolution string
+
+// The resolutions.
+const (
+	ResolvedCommitted    Resolution = "committed"     // by this very execution_id
+	ResolvedNotCommitted Resolution = "not-committed" // and it never will: the execution_id was replaced
+	ResolvedPending      Resolution = "pending"       // the row is locked; ask again
+	ResolvedLost         Resolution = "lost"          // another attempt holds or completed the window
+)

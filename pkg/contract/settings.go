@@ -1,0 +1,145 @@
+package contract
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// ConfigVersion is the version of Settings and GuardConfig written by this build.
+const ConfigVersion = 1
+
+// Duration is a time.Duration that is text like "30s" in JSON.
+type Duration time.Duration
+
+// MarshalJSON writes the duration as Go's text form.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// UnmarshalJSON reads Go's text form.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("duration must be text like \"30s\": %w", err)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return err
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Completion says what completes a window.
+type Completion string
+
+// What completes a window.
+const (
+	CompletionExitCode    Completion = "exit-code"   // exit 0 of every wrapped container
+	CompletionTransaction Completion = "transaction" // only a commit through the ledger; exit 0 without one is a failure
+)
+
+// Busy says what a pod does while a live attempt holds the same window.
+type Busy string
+
+// What to do while the window is held.
+const (
+	BusyWait Busy = "wait" // wait for the outcome
+	BusySkip Busy = "skip" // exit 0 without running
+	BusyFail Busy = "fail" // exit 75
+)
+
+// Manual says which window a manual Job means.
+type Manual string
+
+// What a manual Job means.
+const (
+	ManualWindow   Manual = "window"   // the newest due window since guarding began
+	ManualSeparate Manual = "separate" // a run of its own, keyed by the Job's UID
+	ManualRefuse   Manual = "refuse"   // nothing: exit 78
+)
+
+// Settings are the validated wishes of a CronJob's annotations together with what
+// a Job must know of its CronJob. The webhook stamps them on the Job template.
+type Settings struct {
+	Version    int    `json:"version"`
+	CronJob    string `json:"cronJob"`
+	CronJobUID string `json:"cronJobUID,omitempty"` // empty at CREATE, when the CronJob has none yet
+	// JobName is the logical identity "<namespace>/<name>", with "<cluster>:" before it
+	// where clusters must not share.
+	JobName  string `json:"jobName"`
+	Ledger   string `json:"ledger"`
+	Schedule string `json:"schedule"`
+	TimeZone string `json:"timeZone,omitempty"`
+	// Since is when guarding began, or the last edit of schedule or zone.
+	Since time.Time `json:"since"`
+
+	// InitContainers and Containers are the names to wrap, in the template's order.
+	InitContainers []string            `json:"initContainers,omitempty"`
+	Containers     []string            `json:"containers"`
+	Commands       map[string][]string `json:"commands,omitempty"`
+	After          string              `json:"after,omitempty"`
+
+	Completion   Completion `json:"completion"`
+	Busy         Busy       `json:"busy"`
+	Manual       Manual     `json:"manual"`
+	StartTimeout Duration   `json:"startTimeout"`
+	LedgerWait   Duration   `json:"ledgerWait,omitempty"` // 0: until the next window
+	Lease        Duration   `json:"lease"`
+}
+
+// Trigger says what started a run.
+type Trigger string
+
+// What started a run.
+const (
+	TriggerScheduled Trigger = "scheduled"
+	TriggerManual    Trigger = "manual"
+)
+
+// Source says how a window was derived; it is recorded with the row.
+type Source string
+
+// How a window was derived.
+const (
+	SourceTimestamp Source = "timestamp" // the Job's scheduled-timestamp annotation
+	SourceName      Source = "name"      // the minute suffix of the Job's name
+	SourceManual    Source = "manual"    // the newest due window, for a manual Job
+	SourceSeparate  Source = "separate"  // a manual run of its own
+	SourceDeclared  Source = "declared"  // onceguard.dev/window-start, or the command line
+)
+
+// GuardConfig is what the injected guard is told. It holds no secret.
+type GuardConfig struct {
+	Version     int       `json:"version"`
+	JobName     string    `json:"jobName"`
+	WindowStart time.Time `json:"windowStart"`        // zero when Refusal is set and no window is known
+	WindowEnd   time.Time `json:"windowEnd,omitzero"` // the next nominal instant; zero when unknown
+	Trigger     Trigger   `json:"trigger"`
+	Source      Source    `json:"source"`
+	Schedule    string    `json:"schedule,omitempty"`
+	TimeZone    string    `json:"timeZone,omitempty"`
+	// Refusal, when not empty, is a permanent refusal for people to read: nothing is
+	// claimed, every wrapped container prints it and exits ExitRefused.
+	Refusal string `json:"refusal,omitempty"`
+
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"` // name of the Kubernetes Job
+	JobUID    string `json:"jobUID"`
+	Ledger    string `json:"ledger"`
+	Secret    string `json:"secret"` // name of the ledger's Secret, for messages
+	SecretKey string `json:"secretKey"`
+	// InitContainers and Containers are the names of the wrapped containers; the
+	// attempt ends when each of them has reported.
+	InitContainers []string `json:"initContainers,omitempty"`
+	Containers     []string `json:"containers"`
+	// RestartInPlace is true under restartPolicy OnFailure.
+	RestartInPlace bool `json:"restartInPlace,omitempty"`
+	HostNetwork    bool `json:"hostNetwork,omitempty"` // no loopback port, only the socket
+
+	Completion   Completion `json:"completion"`
+	Busy         Busy       `json:"busy"`
+	StartTimeout Duration   `json:"startTimeout"`
+	LedgerWait   Duration   `json:"ledgerWait"`
+	Lease        Duration   `json:"lease"`
+	LogLanguage  string     `json:"logLanguage,omitempty"` // en (default) or zh
+}
