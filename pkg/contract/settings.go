@@ -72,6 +72,10 @@ type Settings struct {
 	TimeZone string `json:"timeZone,omitempty"`
 	// Since is when guarding began, or the last edit of schedule or zone.
 	Since time.Time `json:"since"`
+	// Refusal, when not empty, says why these settings cannot be used: each Job that
+	// carries them exits ExitRefused with it. It is for what could not be refused at
+	// apply, such as a CronJob annotated before the installation.
+	Refusal string `json:"refusal,omitempty"`
 
 	// InitContainers and Containers are the names to wrap, in the template's order.
 	InitContainers []string            `json:"initContainers,omitempty"`
