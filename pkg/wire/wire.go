@@ -16,6 +16,9 @@
 //	                         <-  wait {message}            zero or more: still recording, be patient
 //	                         <-  ack {code, message}       recorded; the container ends with code
 //
+// The guard answers hello at once, if only with wait: a wrapper that hears nothing
+// at all takes the guard for dead.
+//
 // # Trust
 //
 // trustMs says how long the worker may go on without hearing from the guard again,

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/onceguard/onceguard/pkg/contract"
+)
+
+const commitUsage = `guard-exec commit sends business writes to the guard, which commits them and the completed window in one transaction.
+
+  guard-exec commit --sql 'UPDATE balance SET units = units + $1::int WHERE id = $2' --arg 10 --arg main
+      --sql TEXT        a statement; repeat it for more, they run in order
+      --arg VALUE       the next argument ($1, $2, …) of the last --sql, as text
+      --payload TEXT    what this run works on; the same window with another payload is refused
+      --result JSON     kept with the window and given to whoever asks again
+      --processed N     how many items were processed, for the record
+      --file PATH|-     the whole request as JSON from a file or stdin; --payload, --result, --processed may add to it
+      --timeout D       how long to ask again while the outcome is open (30s)
+
+The answer is printed as JSON. Exit codes: 0 committed, now or before; 1 refused, the answer says why;
+75 not now, or the outcome is not known: run the same command again, nothing is done twice.
+`
+
+// maxFile bounds the request read from a file or stdin; the guard's own limit is lower.
+const maxFile = 16 << 20
+
+// statement is one of a commit request.
+type statement struct {
+	SQL  string   `json:"sql"`
+	Args []string `json:"args,omitempty"`
+}
+
+// commit is the command: it asks until the outcome is known or the time is up.
+func commit(ctx context.Context, args, env []string, stdin io.Reader, stdout io.Writer) (int, error) {
+	body, timeout, err := commitRequest(args, stdin)
+	if err == errHelp {
+		_, err = io.WriteString(stdout, commitUsage)
+		return 0, err
+	}
+	if err != nil {
+		return 0, err
+	}
+	r, err := endpoint(env)
+	if err != nil {
+		return 0, err
+	}
+	r.method, r.path, r.body = "POST", "/v1/commit", body
+	return ask(ctx, r, timeout, stdout)
+}
+
+// status is the command: GET /v1/window.
+func status(ctx context.Context, args, env []string, stdout io.Writer) (int, error) {
+	timeout := 5 * time.Second
+	rest, err := flags{"timeout": duration(&timeout)}.parse(args)
+	switch {
+	case err == errHelp:
+		_, err = io.WriteString(stdout, "guard-exec status [--timeout D] prints this run's window as JSON: 0 known, 1 refused, 75 no answer within D (5s).\n")
+		return 0, err
+	case err != nil:
+		return 0, err
+	case len(rest) > 0:
+		return 0, usageError{fmt.Errorf("status takes no arguments, but there is %q", rest)}
+	}
+	r, err := endpoint(env)
+	if err != nil {
+		return 0, err
+	}
+	r.method, r.path = "GET", "/v1/window"
+	return ask(ctx, r, timeout, stdout)
+}
+
+// endpoint is where the guard's API is, from the environment that the wrapper set.
+func endpoint(env []string) (request, error) {
+	var r request
+	for _, kv := range env {
+		switch name, value, _ := strings.Cut(kv, "="); name {
+		case contract.EnvSocket:
+			r.socket = value
+		case contract.EnvToken:
+			r.token = value
+		}
+	}
+	for name, value := range map[string]string{contract.EnvSocket: r.socket, contract.EnvToken: r.token} {
+		if value == "" {
+			return r, usageError{fmt.Errorf("%s is not set: this command works inside a worker that the guard started", name)}
+		}
+	}
+	if strings.ContainsAny(r.token, "\r\n") {
+		return r, usageError{fmt.Errorf("%s has a line break", contract.EnvToken)}
+	}
+	return r, nil
+}
+
+// ask sends r until an answer is final or timeout has passed.
+func ask(ctx context.Context, r request, timeout time.Duration, stdout io.Writer) (int, error) {
+	deadline := time.Now().Add(timeout)
+	pause := 100 * time.Millisecond
+	for {
+		code, body, err := r.do(deadline)
+		exit, again := outcome(code, err)
+		wait := pause/2 + rand.N(pause)
+		if !again || time.Until(deadline) <= wait {
+			if err != nil {
+				return exit, fmt.Errorf("no answer from the guard within %s: %w", timeout, err)
+			}
+			_, err = stdout.Write(append(bytes.TrimRight(body, "\n"), '\n'))
+			return exit, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return contract.ExitRetry, ctx.Err()
+		}
+		pause = min(2*pause, 2*time.Second)
+	}
+}
+
+// outcome gives the exit code for an answer, and whether the same request is to be
+// asked again: while it is open what became of it.
+func outcome(code int, err error) (exit int, again bool) {
+	switch {
+	case err != nil, code == 409, code == 429, code >= 500:
+		return contract.ExitRetry, true
+	case code == 412: // the right is lost: this worker is being stopped
+		return contract.ExitRetry, false
+	case code < 300:
+		return 0, false
+	}
+	return 1, false
+}
+
+// commitRequest makes the body from the command line.
+func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Duration, err error) {
+	timeout = 30 * time.Second
+	var statements []statement
+	fields := map[string]json.RawMessage{}
+	file := ""
+	rest, err := flags{
+		"sql": {set: func(v string) error { statements = append(statements, statement{SQL: v}); return utf(v) }},
+		"arg": {set: func(v string) error {
+			if len(statements) == 0 {
+				return fmt.Errorf("%q stands before any --sql, and belongs to the one before it", v)
+			}
+			last := &statements[len(statements)-1]
+			last.Args = append(last.Args, v)
+			return utf(v)
+		}},
+		"payload": {set: func(v string) error {
+			fields["payload"], _ = json.Marshal(v) // a string always marshals
+			return utf(v)
+		}},
+		"result": {set: func(v string) error {
+			if !json.Valid([]byte(v)) {
+				return fmt.Errorf("%q is not JSON; a text needs quotes of its own: '\"text\"'", v)
+			}
+			fields["result"] = json.RawMessage(v)
+			return nil
+		}},
+		"processed": {set: func(v string) error {
+			n, err := strconv.ParseInt(v, 10, 64)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q is not a whole number of 0 or more", v)
+			}
+			fields["processed"] = json.RawMessage(strconv.FormatInt(n, 10))
+			return nil
+		}},
+		"file":    text(&file),
+		"timeout": duration(&timeout),
+	}.parse(args)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case len(rest) > 0:
+		return nil, 0, usageError{fmt.Errorf("commit takes flags only, but there is %q", rest)}
+	case file != "" && len(statements) > 0:
+		return nil, 0, usageError{fmt.Errorf("--file and --sql exclude each other: the file holds the statements")}
+	}
+	if statements == nil {
+		statements = []statement{}
+	}
+	if file != "" {
+		if err := addFile(fields, file, stdin); err != nil {
+			return nil, 0, err
+		}
+	} else if fields["statements"], err = json.Marshal(statements); err != nil {
+		return nil, 0, err
+	}
+	body, err = json.Marshal(fields)
+	return body, timeout, err
+}
+
+// utf refuses bytes that JSON cannot carry and would silently replace.
+func utf(v string) error {
+	if !utf8.ValidString(v) {
+		return fmt.Errorf("%q is not UTF-8; encode it, for example with base64 and decode() in SQL", v)
+	}
+	return nil
+}
+
+// addFile adds the request in file to the fields that flags gave.
+func addFile(fields map[string]json.RawMessage, file string, stdin io.Reader) error {
+	from := stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return usageError{fmt.Errorf("--file: %w", err)}
+		}
+		defer f.Close() //nolint:errcheck // only read
+		from = f
+	}
+	b, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+	if err != nil {
+		return fmt.Errorf("--file %s: %w", file, err)
+	}
+	if len(b) > maxFile {
+		return usageError{fmt.Errorf("--file %s: more than %d bytes", file, maxFile)}
+	}
+	var read map[string]json.RawMessage
+	if err := json.Unmarshal(b, &read); err != nil || read == nil {
+		return usageError{fmt.Errorf("--file %s: not a JSON object like {\"statements\": [{\"sql\": \"…\", \"args\": […]}]}: %v", file, err)}
+	}
+	for name, value := range read {
+		if _, twice := fields[name]; twice {
+			return usageError{fmt.Errorf("--%s is also in --file %s: say it once", name, file)}
+		}
+		fields[name] = value
+	}
+	return nil
+}
