@@ -1,0 +1,216 @@
+package guard
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/wire"
+)
+
+// renewed trusts the lease again, counted from before the request was sent, so that
+// a slow answer cannot stretch it.
+func (m *step) renewed(sent time.Time) {
+	lease := time.Duration(m.conf.Lease)
+	m.trust = sent.Add(lease - m.conf.margin())
+	m.beatAt = sent.Add(lease / 3)
+	m.beatTries = 0
+}
+
+// trusted says whether enough of the lease is left to start or go on.
+func (m *step) trusted() bool { return m.Committed || m.now.Before(m.stopAt()) }
+
+// stopAt is when workers must be told to stop, so that KILL falls before the end.
+func (m *step) stopAt() time.Time { return m.trust.Add(-m.conf.grace()) }
+
+// beaten takes the answer to a heartbeat.
+func (m *step) beaten(e Beaten) {
+	m.beating = false
+	keeping := m.Phase == Held || m.Phase == Adopting || m.Phase == Stopping && m.stopKeep
+	if !keeping || m.Committed {
+		return
+	}
+	if e.ID != m.ExecutionID { // replaced meanwhile
+		m.beatAt = m.now
+		return
+	}
+	if t := e.Trouble; t != nil && t.Fault == Away {
+		m.beatTries++
+		m.beatAt = m.now.Add(backoff(m.beatTries, m.chance))
+		if m.Phase == Adopting {
+			m.adoptAway(t)
+			return
+		}
+		m.log(zapcore.WarnLevel, m.say(TextAwayRunning, m.stopAt().UTC().Format(time.RFC3339Nano), t.Text))
+		return
+	}
+	switch {
+	case e.Trouble != nil || e.Beat == claim.BeatLost:
+		if m.NextID != uuid.Nil { // a resolve whose answer we never saw may have replaced it
+			m.ExecutionID, m.NextID = m.NextID, uuid.Nil
+			m.beatAt = m.now
+			return
+		}
+		m.lost()
+	case e.Beat == claim.BeatCancel:
+		m.renewed(e.Sent)
+		if m.Phase != Stopping {
+			m.adopted()
+			m.stopAll(m.say(TextCancelled, m.conf.Window), stopGrace, true,
+				&Ending{End: claim.End{Outcome: claim.OutcomeStopped, Message: m.say(TextCancelled, m.conf.Window)}})
+		}
+	default:
+		m.renewed(e.Sent)
+		m.adopted()
+		for c, p := range m.each() {
+			if p.live() && !p.stopped {
+				m.sendTrust(c)
+			}
+		}
+	}
+}
+
+// adopted ends Adopting: the attempt of before the restart is still current.
+func (m *step) adopted() {
+	if m.Phase != Adopting {
+		return
+	}
+	m.Phase, m.awaySince = Held, time.Time{}
+	m.log(zapcore.InfoLevel, m.say(TextAdopted, m.conf.Window))
+}
+
+// adoptAway lets wrappers wait that came while it is not known whether the attempt
+// is still ours; those that run count down the trust that they have.
+func (m *step) adoptAway(t *Trouble) {
+	if m.awaySince.IsZero() {
+		m.awaySince = m.now
+	}
+	m.trouble = t.Text
+	m.waiting(zapcore.WarnLevel, m.say(TextAway, m.conf.ledgerDeadline(m.awaySince).UTC().Format(time.RFC3339), t.Text, m.conf.where()))
+}
+
+// lost stops everything at once: another attempt may be running already. There is
+// nothing to report, since the record is no longer ours.
+func (m *step) lost() {
+	m.stopAll(m.say(TextLost, m.conf.Window), m.graceLeft(), false, nil)
+}
+
+// graceLeft is the grace that the trusted time still allows; a lease that was lost
+// early gets the whole grace, since the fence protects what is committed.
+func (m *step) graceLeft() time.Duration {
+	if m.trust.IsZero() {
+		return m.conf.grace()
+	}
+	return min(m.conf.grace(), max(0, m.trust.Sub(m.now)))
+}
+
+// stopAll tells every live process to stop; the ending is written when all are gone.
+func (m *step) stopAll(why string, grace time.Duration, keep bool, e *Ending) {
+	m.Phase, m.stopKeep, m.stopWhy, m.Ending = Stopping, keep, why, e
+	m.log(zapcore.WarnLevel, why)
+	for c, p := range m.each() {
+		if p.live() {
+			m.stop(c, why, grace)
+		}
+	}
+	m.stopped()
+}
+
+// stopped leaves Stopping once nobody runs.
+func (m *step) stopped() {
+	if m.Phase != Stopping || m.anyLive() {
+		return
+	}
+	switch {
+	case m.Committed:
+		m.ackAll()
+		m.Phase = Done
+	case m.Ending != nil:
+		m.settle(*m.Ending)
+	default:
+		m.ackAll()
+		m.Phase = Idle
+	}
+}
+
+// ended takes the end of a counted process that was running.
+func (m *step) ended(p proc, r Report) {
+	m.Running = slices.DeleteFunc(m.Running, func(n string) bool { return n == p.container })
+	m.keepUntil = m.now.Add(time.Duration(m.conf.StartTimeout))
+	switch {
+	case m.Committed:
+		m.Reports[p.container] = r
+		m.ackAll()
+		if m.Phase == Held && m.allReported() {
+			m.Phase = Done
+		}
+		m.stopped()
+	case m.Phase == Stopping || p.stopped:
+		r.Ack, r.Said = contract.ExitRetry, m.stopWhy
+		m.Reports[p.container] = r
+		m.ackOne(p.container)
+		m.stopped()
+	case m.Phase == Held || m.Phase == Adopting:
+		m.Reports[p.container] = r
+		m.judge(p, r)
+	default:
+		m.Reports[p.container] = r
+		m.ackOne(p.container)
+	}
+}
+
+// judge decides what the end of one container means for the attempt.
+//
+//	container    code   others        in place   then
+//	init         ≠ 0    –             –          the attempt failed
+//	worker       ≠ 0    any           yes        the attempt failed; the others are stopped
+//	worker       ≠ 0    not ended     no         go on; it cannot become a success
+//	init         0      –             –          go on
+//	worker       0      not ended     any        go on
+//	worker       any    all ended, one ≠ 0       the attempt failed
+//	worker       0      all ended 0              completed; or uncommitted, when only a commit completes
+func (m *step) judge(p proc, r Report) {
+	if r.Code != 0 && (p.kind == wire.KindInit || m.conf.RestartInPlace) {
+		m.fail(p.container, r)
+		return
+	}
+	if p.kind == wire.KindInit || !m.allReported() {
+		m.ackOne(p.container)
+		return
+	}
+	for _, name := range m.conf.Containers {
+		if q := m.Reports[name]; q.Code != 0 {
+			m.fail(name, q)
+			return
+		}
+	}
+	if m.conf.Completion == contract.CompletionTransaction {
+		r.Ack, r.Said = 1, m.say(TextUncommitted, m.conf.Window)
+		m.Reports[p.container] = r
+		m.settle(Ending{End: claim.End{Outcome: claim.OutcomeUncommitted, ExitCode: &r.Code, Message: r.Said}})
+		return
+	}
+	m.settle(Ending{Complete: true})
+}
+
+// fail ends the attempt for the sake of one container.
+func (m *step) fail(name string, r Report) {
+	e := Ending{End: claim.End{Outcome: claim.OutcomeFailed, ExitCode: &r.Code, Message: m.say(TextExited, name, r.Code)}}
+	switch {
+	case r.Terminated:
+		e.End.Outcome, e.End.Message = claim.OutcomeStopped, m.say(TextSignalled, name, r.Code)
+	case r.Vanished:
+		// Kubernetes knows its code, we do not.
+		e.End.Outcome, e.End.ExitCode, e.End.Message = claim.OutcomeCrashed, nil, m.say(TextVanished, name)
+	}
+	if m.anyLive() {
+		// The lease is kept until they are gone: another pod must not start beside them.
+		m.stopAll(m.say(TextSibling, e.End.Message), stopGrace, true, &e)
+		return
+	}
+	m.settle(e)
+}

@@ -1,0 +1,313 @@
+package guard
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/wire"
+)
+
+// Next is the guard's whole decision. It computes only: the clock, chance and new
+// identifiers are in the input.
+func Next(s State, in Input) (State, []Effect) {
+	if s.Phase == Left {
+		return s, nil
+	}
+	m := &step{State: s.clone(), now: in.Now, fresh: in.Fresh, chance: in.Chance}
+	before := m.State.clone().Saved
+	m.take(in.Event)
+	m.due()
+	m.answer()
+	m.leave()
+	if !reflect.DeepEqual(before, m.Saved) {
+		// What is persisted stands before everything that relies on it: the claim, the
+		// word "run", the acknowledgement.
+		m.out = slices.Insert(m.out, 0, Effect(Save{}))
+	}
+	return m.State, m.out
+}
+
+// step is one transition under way.
+type step struct {
+	State
+	now    time.Time
+	fresh  uuid.UUID
+	chance float64
+	out    []Effect
+}
+
+func (m *step) take(e Event) {
+	switch e := e.(type) {
+	case Start:
+		m.start()
+	case Tick:
+	case Leave:
+		if m.leaving.IsZero() {
+			m.leaving = m.now
+		}
+	case Hello:
+		m.hello(e)
+	case Terminating:
+		if p, ok := m.conns[e.Conn]; ok {
+			p.terminating = true
+			m.conns[e.Conn] = p
+		}
+	case Exited:
+		m.exited(e)
+	case Broken:
+		m.broken(e)
+	case Asked:
+		m.asked(e)
+	case Beaten:
+		m.beaten(e)
+	case SkipRecorded:
+		if m.Phase == Skipping {
+			m.Phase = Done
+		}
+	case Settled:
+		m.settled(e)
+	case Committed:
+		m.committed(e)
+	case Fenced:
+		if e.ID == m.ExecutionID && m.Phase == Held && !m.Committed {
+			m.lost()
+		}
+	case Replacing:
+		if e.ID == m.ExecutionID {
+			m.NextID = e.Next
+		}
+	case Replaced:
+		if e.ID == m.ExecutionID {
+			m.ExecutionID, m.NextID = e.Next, uuid.Nil
+			m.beatAt = m.now
+		}
+	}
+}
+
+// start goes on where an earlier guard of this pod stood.
+func (m *step) start() {
+	m.keepUntil = m.now.Add(time.Duration(m.conf.StartTimeout))
+	m.expectBy = m.now.Add(time.Duration(m.conf.Lease))
+	switch m.Phase {
+	case "":
+		// The claim goes out before the first hello: it saves the worker a round trip,
+		// and the start timeout bounds how long nobody may come.
+		m.acquire()
+	case Claiming, Skipping:
+		m.Phase, m.Unsure = Claiming, true
+		m.askAt = m.now
+	case Adopting, Held, Stopping:
+		if m.Committed {
+			m.Phase = Held
+			break
+		}
+		m.Phase = Adopting
+		m.beatAt = m.now
+		m.why = m.say(TextAdopting)
+	case Settling:
+		m.settle(*m.Ending)
+	case Refused, Idle, Done, Left:
+	}
+}
+
+// acquire begins a new acquisition.
+func (m *step) acquire() {
+	if !m.Unsure {
+		m.ExecutionID = m.fresh
+	}
+	m.Phase = Claiming
+	m.NextID, m.Attempt, m.FencingToken, m.Generation = uuid.Nil, 0, 0, 0
+	m.Committed, m.Ending, m.Running, m.Skip = false, nil, nil, ""
+	// Containers that ended well are not started again by Kubernetes: their part of
+	// the work stands for the new attempt as well.
+	for name, r := range m.Reports {
+		if r.Code != 0 || r.Ack != 0 {
+			delete(m.Reports, name)
+		}
+	}
+	m.askAt, m.tries, m.why, m.awaySince = m.now, 0, "", time.Time{}
+}
+
+// hello admits a wrapper.
+func (m *step) hello(e Hello) {
+	p := proc{container: e.Container, kind: e.Kind}
+	switch {
+	case e.Kind == wire.KindHook || e.Kind == wire.KindWait:
+	case e.Kind != wire.KindInit && e.Kind != wire.KindWorker, !m.conf.known(e.Kind, e.Container):
+		m.refuse(e.Conn, contract.ExitRefused, m.say(TextUnknown, e.Container, e.Kind, m.conf.names()))
+		return
+	default:
+		for _, q := range m.conns {
+			if q.counted() && q.container == e.Container {
+				m.refuse(e.Conn, contract.ExitRetry, m.say(TextTwice, e.Container))
+				return
+			}
+		}
+	}
+	if e.PID != 0 && p.counted() {
+		p.told = true
+		p.running = true
+		m.conns[e.Conn] = p
+		m.back(e.Conn, p)
+		return
+	}
+	if !m.leaving.IsZero() {
+		m.refuse(e.Conn, contract.ExitRetry, m.say(TextLeaving))
+		return
+	}
+	m.conns[e.Conn] = p
+}
+
+// back answers a wrapper whose process ran on while the guard was away.
+func (m *step) back(c Conn, p proc) {
+	_, reported := m.Reports[p.container]
+	expected := slices.Contains(m.Running, p.container)
+	switch {
+	case reported && !expected:
+		m.wait(c, m.say(TextSettling)) // its exit follows and is acknowledged again
+	case m.Phase == Adopting:
+		m.wait(c, m.say(TextAdopting))
+	case m.Phase == Held && expected:
+		m.sendTrust(c)
+	case m.Committed:
+		m.sendTrust(c) // the window is done; let it end by itself
+	default:
+		m.stop(c, m.say(TextNotAdopted, m.conf.Window), m.conf.grace())
+	}
+}
+
+// exited takes a wrapper's report.
+func (m *step) exited(e Exited) {
+	p, ok := m.conns[e.Conn]
+	if !ok || p.exited {
+		return
+	}
+	p.exited = true
+	m.conns[e.Conn] = p
+	if !p.counted() {
+		m.ack(e.Conn, e.Code, "")
+		return
+	}
+	if r, known := m.Reports[p.container]; known && !slices.Contains(m.Running, p.container) {
+		if m.Phase != Settling { // else it is acknowledged with the others
+			m.ack(e.Conn, r.Ack, r.Said)
+		}
+		return
+	}
+	if !p.running { // it could not be started, or left before the verdict
+		m.ack(e.Conn, e.Code, "")
+		return
+	}
+	m.ended(p, Report{Code: e.Code, Ack: e.Code, Terminated: p.terminating})
+}
+
+// broken takes the end of a connection. Without a report it is a crash.
+func (m *step) broken(e Broken) {
+	p, ok := m.conns[e.Conn]
+	if !ok {
+		return
+	}
+	delete(m.conns, e.Conn)
+	if p.live() {
+		m.ended(p, Report{Code: 137, Ack: 137, Vanished: true, Terminated: p.terminating})
+	}
+}
+
+// committed notes that the window was completed through the local endpoint.
+func (m *step) committed(e Committed) {
+	if e.ID != m.ExecutionID && e.ID != m.NextID || m.Committed {
+		return
+	}
+	m.Committed = true
+	m.Skip = m.say(TextSkipCommitted, m.conf.Window, m.Attempt)
+	m.log(zapcore.InfoLevel, m.say(TextCommitted, m.conf.Window))
+	for c, p := range m.each() {
+		if p.live() && !p.stopped {
+			m.sendTrust(c)
+		}
+	}
+	switch m.Phase {
+	case Held, Stopping:
+		if m.Phase == Held && m.allReported() {
+			m.Phase = Done
+		}
+	case Settling:
+		m.ackAll()
+		m.Phase = Done
+	default:
+		m.Phase = Done
+	}
+}
+
+// asked takes the ledger's answer to a claim.
+func (m *step) asked(e Asked) {
+	m.asking = false
+	if m.Phase != Claiming || e.ID != m.ExecutionID {
+		return
+	}
+	if t := e.Trouble; t != nil {
+		m.Unsure, m.trouble = true, t.Text
+		if m.awaySince.IsZero() {
+			m.awaySince, m.tries = m.now, 0
+		}
+		m.tries++
+		m.askAt = m.now.Add(backoff(m.tries, m.chance))
+		m.waiting(zapcore.WarnLevel, m.say(TextAway, m.conf.ledgerDeadline(m.awaySince).UTC().Format(time.RFC3339), t.Text, m.conf.where()))
+		return
+	}
+	if !m.awaySince.IsZero() {
+		m.awaySince, m.tries = time.Time{}, 0
+	}
+	m.Unsure = false
+	a := e.Answer
+	switch a.Verdict {
+	case claim.Run:
+		m.Phase = Held
+		m.Attempt, m.FencingToken, m.Generation = a.Attempt, a.FencingToken, a.Generation
+		m.renewed(e.Sent)
+		m.keepUntil = m.now.Add(time.Duration(m.conf.StartTimeout))
+		m.log(zapcore.InfoLevel, m.say(TextClaimed, m.conf.Window, a.Reason))
+	case claim.Skip:
+		m.skip(a.Reason, m.skipText(a))
+	case claim.Wait:
+		m.busy(a)
+	case claim.Refuse:
+		m.refuseWaiting(contract.ExitRefused, m.say(TextRefused, string(a.Reason)))
+		m.Phase = Idle
+	}
+}
+
+// busy handles a window that another attempt holds.
+func (m *step) busy(a claim.Answer) {
+	h := a.Holder
+	m.tries++
+	m.askAt = m.now.Add(poll(m.tries, time.Duration(m.conf.Lease), m.chance))
+	switch {
+	case a.Reason == claim.FenceLost:
+		m.ExecutionID = m.fresh
+		m.log(zapcore.WarnLevel, m.say(TextClaimGone, m.conf.Window))
+	case m.conf.Busy == contract.BusyFail:
+		m.refuseWaiting(contract.ExitRetry, m.say(TextBusyFail, m.conf.Window, h.Attempt, holder(h)))
+		m.Phase = Idle
+	case m.conf.Busy == contract.BusySkip && a.Reason == claim.BusyHeld:
+		m.skip(a.Reason, m.say(TextSkipBusy, m.conf.Window, h.Attempt, holder(h)))
+	case a.Reason == claim.Committing:
+		m.waiting(zapcore.InfoLevel, m.say(TextCommitting, m.conf.Window, h.Attempt, holder(h)))
+	default:
+		m.waiting(zapcore.InfoLevel, m.say(TextBusy, m.conf.Window, h.Attempt, holder(h)))
+	}
+}
+
+// skip ends the pod's interest in the window: recorded first, so that a duplicate
+// is counted before its containers are gone.
+func (m *step) skip(r claim.Reason, sentence string) {
+	m.Phase, m.Skip = Skipping, sentence
+	m.log(zapcore.InfoLevel, sentence)
+	m.do(RecordSkip{ID: m.ExecutionID, Reason: r})
+}
