@@ -1,7 +1,7 @@
 -- Run as the owner of the business database:
 --   psql "$(cat owner.url)" -f role.sql
 -- The login needs no right on the schema onceguard: it is granted jobs instead, by
---   kubectl onceguard grant shop_jobs 'shop/%' --ledger-url-file owner.url
+--   kubectl onceguard grant shop_jobs 'shop/*' --ledger-url-file owner.url
 
 CREATE TABLE IF NOT EXISTS balance (
   account text PRIMARY KEY,

@@ -29,21 +29,22 @@ var layer = map[string]int{
 	"pkg/certs":     3,
 	"pkg/kube":      3,
 	"pkg/logs":      3,
-	"pkg/migrate":   3,
+	"pkg/pgurl":     3,
 	"pkg/supervise": 3,
 	"pkg/audit":     4,
-	"pkg/ledger":    4,
+	"pkg/migrate":   4,
+	"pkg/ledger":    5,
 	// Loops and protocols over the edges.
-	"pkg/admission": 5,
-	"pkg/commit":    5,
-	"pkg/guard":     5,
-	"pkg/wrapper":   5,
-	"pkg/localapi":  6,
+	"pkg/admission": 6,
+	"pkg/commit":    6,
+	"pkg/guard":     6,
+	"pkg/wrapper":   6,
+	"pkg/localapi":  7,
 	// Programs.
-	"cmd/guard":             7,
-	"cmd/guard-exec":        7,
-	"cmd/kubectl-onceguard": 7,
-	"cmd/webhook":           7,
+	"cmd/guard":             8,
+	"cmd/guard-exec":        8,
+	"cmd/kubectl-onceguard": 8,
+	"cmd/webhook":           8,
 }
 
 // lastPure is the highest layer that computes only.
@@ -62,7 +63,7 @@ var only = map[string][]string{
 	// The state machine declares the interfaces it needs; cmd/guard joins them.
 	"pkg/guard": {
 		module + "pkg/contract", module + "pkg/wire", module + "pkg/window", module + "pkg/claim", module + "pkg/logs",
-		"github.com/google/uuid", "go.uber.org/zap",
+		"github.com/google/uuid", "go.uber.org/zap", "go.uber.org/zap/zapcore",
 	},
 }
 

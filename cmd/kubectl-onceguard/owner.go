@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/onceguard/onceguard/pkg/migrate"
+)
+
+func (p *program) migrateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate",
+		Short: "Create the ledger in a database, or bring it up to date",
+		Long: `Create the ledger in a database, or bring it up to date.
+
+Needs the URL of a role that may create schemas in the database, or that owns the
+schema onceguard: not the login of the jobs. Running it again is harmless.`,
+		Example: "  kubectl onceguard migrate --ledger-url-file owner.url",
+		Args:    exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return p.asOwner(c.Context(), func(ctx context.Context, src source) error {
+				from, to, err := migrate.Up(ctx, src.url, zap.NewNop())
+				if err != nil {
+					return err
+				}
+				if from == to {
+					fmt.Fprintf(p.stdout, "The ledger is up to date: version %d.\n", to)
+				} else {
+					fmt.Fprintf(p.stdout, "The ledger went from version %d to %d.\n", from, to)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (p *program) grantCommand() *cobra.Command {
+	var audit bool
+	c := &cobra.Command{
+		Use:   "grant ROLE [PATTERN]",
+		Short: "Let a login act for jobs, or read the record",
+		Long: `Let a login act for the jobs of a pattern: "shop/order-sync", "shop/*" or "*".
+With --audit the login may read the record of all jobs: what windows and show need.
+
+Needs the URL of the ledger's owner.`,
+		Example: `  kubectl onceguard grant shop_jobs 'shop/*' --ledger-url-file owner.url
+  kubectl onceguard grant oncall --audit --ledger-url-file owner.url`,
+		Args: func(c *cobra.Command, args []string) error {
+			if audit && len(args) == 1 {
+				return nil
+			}
+			return exactly("ROLE", "PATTERN")(c, args)
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			return p.asOwner(c.Context(), func(ctx context.Context, src source) error {
+				role := args[0]
+				if len(args) > 1 {
+					if err := migrate.GrantJob(ctx, src.url, role, args[1]); err != nil {
+						return err
+					}
+					fmt.Fprintf(p.stdout, "%s may act for jobs %s.\n", role, args[1])
+				}
+				if audit {
+					if err := migrate.GrantAudit(ctx, src.url, role); err != nil {
+						return err
+					}
+					fmt.Fprintf(p.stdout, "%s may read the record.\n", role)
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&audit, "audit", false, "let the login read the record of all jobs")
+	return c
+}
+
+// asOwner runs f with the ledger's URL; errors name where that was found.
+func (p *program) asOwner(ctx context.Context, f func(context.Context, source) error) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	src, err := p.ledgerSource(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f(ctx, src); err != nil {
+		return fmt.Errorf("ledger of %s: %w", src.found, err)
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onceguard/onceguard/pkg/audit"
+)
+
+func (p *program) windowsCommand() *cobra.Command {
+	var job, states, output string
+	var since time.Duration
+	var limit int
+	c := &cobra.Command{
+		Use:   "windows",
+		Short: "List windows, newest first",
+		Example: `  kubectl onceguard windows -n shop
+  kubectl onceguard windows -A --state failed,lease-ended --since 24h
+  kubectl onceguard windows -n shop --job order-sync -o json --limit 0`,
+		Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			chosen, err := parseStates(states)
+			if err != nil {
+				return err
+			}
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			if since < 0 || limit < 0 {
+				return usagef("--since and --limit must not be negative")
+			}
+			return p.windows(c.Context(), audit.Filter{Job: job, States: chosen, Since: since, Limit: limit}, output)
+		},
+	}
+	p.outputFlag(c, &output)
+	c.Flags().BoolVarP(&p.allNamespaces, "all-namespaces", "A", false, "jobs of all namespaces in this ledger")
+	c.Flags().StringVar(&job, "job", "", "only this job: NAME or NAMESPACE/NAME")
+	c.Flags().StringVar(&states, "state", "", "only these states: done, running, failed, lease-ended; comma-separated")
+	c.Flags().DurationVar(&since, "since", 0, "only windows that began at most so long ago, e.g. 24h; 0 means all")
+	c.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
+	return c
+}
+
+func (p *program) windows(ctx context.Context, f audit.Filter, output string) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	var err error
+	if f.Namespace, err = p.jobNamespace(); err != nil {
+		return err
+	}
+	// A full name says its namespace itself.
+	if strings.Contains(f.Job, "/") {
+		f.Namespace = ""
+	}
+	ledger, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer ledger.close(ctx)
+	found, more, err := audit.Windows(ctx, ledger, f)
+	if err != nil {
+		return ledger.explain(err)
+	}
+	if output == outputJSON {
+		if found == nil {
+			found = []audit.Window{}
+		}
+		return p.printJSON(struct {
+			Windows []audit.Window `json:"windows"`
+			More    bool           `json:"more"`
+		}{found, more})
+	}
+	if len(found) == 0 {
+		fmt.Fprintf(p.stderr, "No windows found. Looked for %s in %s.\n", describe(f), ledger.name)
+		return nil
+	}
+	if err := p.windowTable(found); err != nil {
+		return err
+	}
+	if more {
+		fmt.Fprintf(p.stderr, "There are more than %d: use --limit, --since or --job.\n", f.Limit)
+	}
+	return nil
+}
+
+func (p *program) windowTable(found []audit.Window) error {
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "WINDOW (UTC)\tJOB\tSTATE\tATTEMPTS\tDUPLICATES\tTOOK\tPROCESSED\tENDED (UTC)\tLAST ATTEMPT")
+	for _, x := range found {
+		fmt.Fprintln(w, strings.Join([]string{
+			instant(&x.WindowStart), x.JobName, string(x.State), strconv.Itoa(x.Attempts),
+			strconv.FormatInt(x.DuplicatesPrevented, 10), seconds(x.DurationSeconds), number(x.Processed),
+			instant(x.CompletedAt), ending(x.LastOutcome, x.LastExitCode, x.LastMessage),
+		}, "\t"))
+	}
+	return w.Flush()
+}
+
+// describe says in words what a filter looked for.
+func describe(f audit.Filter) string {
+	text := "windows"
+	if len(f.States) > 0 {
+		names := make([]string, len(f.States))
+		for i, s := range f.States {
+			names[i] = string(s)
+		}
+		text += " that are " + strings.Join(names, " or ")
+	}
+	switch {
+	case f.Job != "" && f.Namespace != "":
+		text += " of job " + f.Namespace + "/" + f.Job
+	case f.Job != "":
+		text += " of job " + f.Job
+	case f.Namespace != "":
+		text += " of jobs in namespace " + f.Namespace
+	default:
+		text += " of all jobs"
+	}
+	if f.Since > 0 {
+		text += " of the last " + f.Since.String()
+	}
+	return text
+}
+
+// parseStates reads a comma-separated list; "completed" and "lease-ended" are taken
+// as people type them.
+func parseStates(list string) ([]audit.State, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var states []audit.State
+	for _, word := range strings.Split(list, ",") {
+		switch word = strings.TrimSpace(word); word {
+		case "done", "completed":
+			states = append(states, audit.Done)
+		case "running":
+			states = append(states, audit.Running)
+		case "failed":
+			states = append(states, audit.Failed)
+		case "lease-ended", "lease ended":
+			states = append(states, audit.LeaseEnded)
+		default:
+			return nil, usagef("--state %q: must be done, running, failed or lease-ended", word)
+		}
+	}
+	return states, nil
+}
