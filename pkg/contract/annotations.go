@@ -330,11 +330,15 @@ func unknown(key string) string {
 	case AnnotationWindowStart:
 		return "it belongs on the pod template of a Job that no CronJob owns; a CronJob's windows come from its schedule"
 	}
-	best, distance := "", len(key)
-	for _, k := range append(slices.Sorted(maps.Keys(known)), AnnotationCommandPrefix+"NAME") {
+	keys := append(slices.Sorted(maps.Keys(known)), AnnotationCommandPrefix+"NAME")
+	best, distance := "", (len(key)-len(Prefix))/2+1 // more than half wrong is no slip of the pen
+	for _, k := range keys {
 		if d := levenshtein(key, k); d < distance {
 			best, distance = k, d
 		}
+	}
+	if best == "" {
+		return "this Onceguard knows no such annotation; it knows " + strings.ReplaceAll(strings.Join(keys, ", "), Prefix, "")
 	}
 	return fmt.Sprintf("this Onceguard knows no such annotation; the nearest is %s", best)
 }

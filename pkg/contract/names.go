@@ -108,3 +108,9 @@ const (
 	ExitNotExecutable = 126
 	ExitNotFound      = 127
 )
+
+// TerminationPrefix begins every termination message that Onceguard itself writes,
+// so that it can be told from a worker's own. A message says why the container ended
+// otherwise than by its worker; the exit code says what it is: 0 a skip, ExitRetry,
+// ExitRefused.
+const TerminationPrefix = "onceguard: "

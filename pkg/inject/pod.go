@@ -1,0 +1,229 @@
+package inject
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/window"
+)
+
+// Pod is one creation of a pod that carries the label.
+type Pod struct {
+	Object    []byte
+	Namespace string // of the request; the pod itself may not say it
+	// Job is the Job that controls the pod; nil when there is none. Only its metadata
+	// is read.
+	Job *metav1.PartialObjectMetadata
+	Now time.Time
+}
+
+// Injection is the answer about a pod.
+type Injection struct {
+	Ops    []Op
+	Config contract.GuardConfig // what the guard is told; its Refusal says whether anything will run
+}
+
+// Impossible says why a pod can get no guard at all, not even one that refuses: it is
+// the one permanent rejection. For CronJobs the same is refused at apply.
+type Impossible string
+
+// Error gives the sentence.
+func (i Impossible) Error() string { return string(i) }
+
+// PatchPod gives a pod its guard. A pod that must not run gets one too, with the
+// reason in Config.Refusal. A pod that has its guard already gets what another
+// webhook has undone since, and nothing else. The error is [Impossible], or about
+// objects that cannot be read.
+func (g Guard) PatchPod(in Pod) (Injection, error) {
+	p, err := newPatch(in.Object)
+	if err != nil {
+		return Injection{}, err
+	}
+	pod, err := decode[corev1.Pod](in.Object)
+	if err != nil {
+		return Injection{}, err
+	}
+	s, config := g.configure(in, &pod)
+	if err := possible(&pod, config); err != nil {
+		return Injection{}, err
+	}
+	if err := g.apply(p, &pod, s, config); err != nil {
+		return Injection{}, err
+	}
+	return Injection{Ops: p.ops, Config: config}, nil
+}
+
+// configure decides what the guard is told. Only what is fixed since the Job's
+// creation counts, so that all pods of a Job are told the same.
+func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.GuardConfig) {
+	s, job, refusal := settings(in, pod)
+	var derived window.Derived
+	if refusal == "" {
+		d, err := window.Derive(job, s, in.Now)
+		if derived = d; err != nil {
+			refusal = err.Error()
+		}
+	}
+	if refusal == "" {
+		refusal = mismatch(pod, s)
+	}
+	jobName := s.JobName
+	if derived.Window.JobName != "" {
+		jobName = derived.Window.JobName
+	}
+	// Whoever is refused must end the pod: without knowing what to wrap, wrap it all.
+	inits, workers := present(pod, s)
+	if len(workers) == 0 {
+		all, _, _ := contract.ParseAnnotations(subjectOf(&pod.Spec), "")
+		inits, workers = all.InitContainers, all.Containers
+	}
+	config := contract.GuardConfig{
+		Version: contract.ConfigVersion, JobName: jobName,
+		Trigger: derived.Trigger, Source: derived.Source, Schedule: s.Schedule, TimeZone: s.TimeZone,
+		Refusal:   refusal,
+		Namespace: in.Namespace, Job: job.Name, JobUID: job.UID,
+		Ledger: s.Ledger, Secret: g.LedgerSecretPrefix + s.Ledger, SecretKey: contract.LedgerKey,
+		InitContainers: inits, Containers: workers,
+		RestartInPlace: restartsInPlace(pod, workers), HostNetwork: pod.Spec.HostNetwork,
+		Completion: s.Completion, Busy: s.Busy,
+		StartTimeout: s.StartTimeout, LedgerWait: s.LedgerWait, Lease: s.Lease,
+		LogLanguage: g.LogLanguage,
+	}
+	config.WindowStart, config.WindowEnd = derived.Window.Start, derived.End
+	return s, config
+}
+
+// settings are those that the Job was stamped with; a Job that no CronJob stands
+// behind is read like a CronJob itself. The text is a refusal.
+func settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job, string) {
+	subject := subjectOf(&pod.Spec)
+	subject.Namespace = in.Namespace
+	if in.Job == nil {
+		subject.Name = "-"
+		s, _, _ := contract.ParseAnnotations(subject, "")
+		return s, window.Job{Namespace: in.Namespace}, fmt.Sprintf(
+			"the pod carries the label %s but no Job controls it; Onceguard guards the pods of Jobs only, remove the label", contract.LabelGuard)
+	}
+	job := window.Job{
+		Namespace: in.Namespace, Name: in.Job.Name, UID: string(in.Job.UID), Created: in.Job.CreationTimestamp.Time,
+		Annotations: in.Job.Annotations, WindowStart: pod.Annotations[contract.AnnotationWindowStart],
+	}
+	for _, owner := range in.Job.OwnerReferences {
+		if owner.Kind == "CronJob" && isBatch(owner.APIVersion) {
+			job.CronJob = owner.Name
+		}
+	}
+	text, stamped := in.Job.Annotations[contract.AnnotationConfig]
+	if stamped {
+		s, err := contract.DecodeSettings(text)
+		if err == nil {
+			return s, job, s.Refusal
+		}
+		s, _, _ = contract.ParseAnnotations(subject, "")
+		return s, job, "Job " + job.Name + ": " + err.Error()
+	}
+	subject.Name, subject.Annotations = in.Job.Name, in.Job.Annotations
+	s, problems, _ := contract.ParseAnnotations(subject, "")
+	s.CronJob = "" // its name was the Job's
+	if job.CronJob != "" {
+		return s, job, "" // not stamped: Derive says so
+	}
+	for _, problem := range problems {
+		return s, job, "Job " + job.Name + ": " + problem.Error()
+	}
+	return s, job, ""
+}
+
+// mismatch compares what the Job was stamped with to the pod at hand.
+func mismatch(pod *corev1.Pod, s contract.Settings) string {
+	if index, ok := pod.Annotations["batch.kubernetes.io/job-completion-index"]; ok {
+		return fmt.Sprintf("the pod is index %s of an Indexed Job, which is not supported yet; use completionMode NonIndexed", index)
+	}
+	for _, list := range []struct {
+		name   string
+		of     []corev1.Container
+		wanted []string
+	}{{"initContainers", pod.Spec.InitContainers, s.InitContainers}, {"containers", pod.Spec.Containers, s.Containers}} {
+		for _, name := range list.wanted {
+			c := container(list.of, name)
+			switch {
+			case c == nil:
+				return fmt.Sprintf("container %q is to be guarded, but the pod has none of that name", name)
+			case !namesCommand(c) && len(s.Commands[name]) == 0:
+				return contract.MissingCommand(list.name, name).Error()
+			}
+		}
+	}
+	if s.After != "" && container(pod.Spec.InitContainers, s.After) == nil {
+		return fmt.Sprintf("the guard is to start after init container %q (%s), but the pod has none of that name", s.After, contract.AnnotationAfter)
+	}
+	return ""
+}
+
+// present lists the containers to wrap that the pod has, in the settings' order.
+func present(pod *corev1.Pod, s contract.Settings) (inits, workers []string) {
+	in := func(of []corev1.Container) func(string) bool {
+		return func(name string) bool { return container(of, name) == nil }
+	}
+	inits = slices.DeleteFunc(slices.Clone(s.InitContainers), in(pod.Spec.InitContainers))
+	return inits, slices.DeleteFunc(slices.Clone(s.Containers), in(pod.Spec.Containers))
+}
+
+// restartsInPlace reports whether kubelet may start a worker again in this pod.
+func restartsInPlace(pod *corev1.Pod, workers []string) bool {
+	for _, name := range workers {
+		if c := container(pod.Spec.Containers, name); c != nil && c.RestartPolicy != nil && *c.RestartPolicy != corev1.ContainerRestartPolicyNever {
+			return true
+		}
+	}
+	return pod.Spec.RestartPolicy != corev1.RestartPolicyNever
+}
+
+// possible finds what stands in the way of any guard.
+func possible(pod *corev1.Pod, config contract.GuardConfig) error {
+	if isWindows(&pod.Spec) {
+		return Impossible("the pod runs on Windows, the guard on Linux only")
+	}
+	ours := guardAt(&pod.Spec) >= 0
+	for _, v := range pod.Spec.Volumes {
+		if isOurVolume(v.Name) && !(ours && isOurs(v, config)) {
+			return Impossible(fmt.Sprintf("the pod has a volume %q of its own, a name that Onceguard needs; give it another", v.Name))
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if (c.Name == contract.ContainerGuard || c.Name == contract.ContainerClaim) && !isGuardOrClaim(&c) {
+			return Impossible(fmt.Sprintf("the pod has a container %q of its own, a name that Onceguard needs; give it another", c.Name))
+		}
+		if !slices.Contains(config.InitContainers, c.Name) && !slices.Contains(config.Containers, c.Name) {
+			continue
+		}
+		for _, m := range c.VolumeMounts {
+			if within(m.MountPath, contract.DirShared) && !(ours && isSharedMount(m)) {
+				return Impossible(fmt.Sprintf("container %q mounts %q, where Onceguard must mount %s; mount it elsewhere", c.Name, m.MountPath, contract.DirShared))
+			}
+		}
+	}
+	return nil
+}
+
+func container(of []corev1.Container, name string) *corev1.Container {
+	for i := range of {
+		if of[i].Name == name {
+			return &of[i]
+		}
+	}
+	return nil
+}
+
+func isBatch(apiVersion string) bool { return len(apiVersion) > 6 && apiVersion[:6] == "batch/" }
+
+func encode(config contract.GuardConfig) (string, error) {
+	text, err := json.Marshal(config)
+	return string(text), err
+}
