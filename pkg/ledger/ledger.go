@@ -1,0 +1,308 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/window"
+)
+
+const (
+	// SchemaVersion is the version of the functions that this program was written for.
+	SchemaVersion = 3
+	// callTimeout bounds a call whose context has no earlier deadline.
+	callTimeout = 10 * time.Second
+	// idleCheck is how long a connection may rest before it is looked at again.
+	idleCheck = time.Second
+	// maxMessage is how many bytes of an attempt's message are kept.
+	maxMessage = 1024
+)
+
+// Ledger speaks to the ledger over one connection, made at the first use and made again
+// when it broke. Its methods may be called concurrently; they take turns.
+type Ledger struct {
+	source      func(context.Context) (string, error)
+	log         *zap.Logger
+	application string
+	turn        chan struct{} // holds the connection's one token
+	conn        *Conn
+	used        time.Time
+}
+
+// Option changes a new Ledger.
+type Option func(*Ledger)
+
+// Application is the name in pg_stat_activity, like "onceguard-guard/<pod>".
+func Application(name string) Option { return func(l *Ledger) { l.application = name } }
+
+// New makes a Ledger without connecting. source gives the URL and is asked again for
+// every connection, so that a Secret that was mended or rotated is seen; its error is
+// reported as ErrConfig.
+func New(source func(context.Context) (string, error), log *zap.Logger, options ...Option) *Ledger {
+	l := &Ledger{source: source, log: log, application: "onceguard-guard", turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	for _, o := range options {
+		o(l)
+	}
+	return l
+}
+
+// Connect opens another connection to the ledger's database, for a business
+// transaction. The caller closes it. Errors are translated.
+func (l *Ledger) Connect(ctx context.Context) (*Conn, error) {
+	url, err := l.source(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	c, err := dial(ctx, url, l.application)
+	return c, Translate(err)
+}
+
+// Close ends the connection; a later call makes a new one.
+func (l *Ledger) Close(ctx context.Context) {
+	select {
+	case <-l.turn:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { l.turn <- struct{}{} }()
+	if l.conn != nil {
+		_ = l.conn.Close(ctx)
+		l.conn = nil
+	}
+}
+
+// Claim asks whether the attempt may run its window. Asking again with the same
+// execution_id is the same question: after an error, ask again with it.
+func (l *Ledger) Claim(ctx context.Context, r claim.Request) (claim.Answer, error) {
+	origin, err := json.Marshal(r.Origin)
+	if err != nil {
+		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
+	}
+	v, err := l.do(ctx, call{`SELECT verdict, reason, attempt, fencing_token, generation, holder_execution_id, holder_attempt, holder_pod, ` +
+		micros("holder_completed_at") + ", " + micros("holder_lease_expires") + ` FROM onceguard.claim($1, $2, $3, $4, $5)`,
+		identity(r.Attempt, term(r.Lease), text(string(origin)))})
+	if err != nil {
+		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
+	}
+	a := claim.Answer{Verdict: claim.Verdict(v.string()), Reason: claim.Reason(v.string()), Attempt: int(v.int64()),
+		FencingToken: v.int64(), Generation: int(v.int64()),
+		Holder: claim.Holder{ExecutionID: v.uuid(), Attempt: int(v.int64()), Pod: v.string(), CompletedAt: v.instant(), LeaseExpires: v.instant()}}
+	return a, v.err
+}
+
+// Heartbeat renews the lease. The caller's right lasts for lease from the moment before
+// the call, by its own monotonic clock.
+func (l *Ledger) Heartbeat(ctx context.Context, a claim.Attempt, lease time.Duration) (claim.Beat, error) {
+	v, err := l.do(ctx, call{`SELECT onceguard.heartbeat($1, $2, $3, $4)`, identity(a, term(lease))})
+	if err != nil {
+		return "", fmt.Errorf("heartbeat of %s: %w", a.Window, err)
+	}
+	return claim.Beat(v.string()), v.err
+}
+
+// Complete marks the window completed in a transaction of its own. After ErrUnavailable
+// it may be called again: a window that this very attempt completed is a success.
+func (l *Ledger) Complete(ctx context.Context, a claim.Attempt, c claim.Completion) error {
+	_, err := l.durably(ctx,
+		call{BeginSQL, BeginArgs(a)},
+		call{CompleteSQL, CompleteArgs(a, c)})
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, ErrCompleted) {
+		// By us? resolve also makes sure that the earlier commit is on the standby.
+		if r, rerr := l.Resolve(ctx, a, uuid.New()); rerr != nil {
+			return rerr
+		} else if r == claim.ResolvedCommitted {
+			return nil
+		} else if r == claim.ResolvedPending {
+			return fmt.Errorf("completion of %s: %w: its row is locked", a.Window, ErrUnavailable)
+		}
+	}
+	return fmt.Errorf("completion of %s: %w", a.Window, err)
+}
+
+// CompleteSQL is the last statement of a business transaction; CompleteArgs are its
+// arguments. BeginSQL and BeginArgs are the first.
+const (
+	BeginSQL    = `SELECT onceguard.begin($1, $2, $3)`
+	CompleteSQL = `SELECT onceguard.complete($1, $2, $3, $4, $5, $6, $7)`
+)
+
+// BeginArgs are the arguments of BeginSQL, in text form.
+func BeginArgs(a claim.Attempt) [][]byte { return identity(a) }
+
+// CompleteArgs are the arguments of CompleteSQL, in text form.
+func CompleteArgs(a claim.Attempt, c claim.Completion) [][]byte {
+	var result, processed []byte
+	if len(c.Result) > 0 {
+		result = c.Result
+	}
+	if c.Processed != nil {
+		processed = strconv.AppendInt(nil, *c.Processed, 10)
+	}
+	return identity(a, optional(c.PayloadDigest), optional(c.RequestDigest), result, processed)
+}
+
+// Release ends the attempt: its outcome is recorded, its lease given back, and the
+// window, unless this attempt completed it, may be tried again at once. It belongs after
+// a completion too. false: the attempt held the window no longer.
+func (l *Ledger) Release(ctx context.Context, a claim.Attempt, e claim.End) (bool, error) {
+	var code []byte
+	if e.ExitCode != nil {
+		code = strconv.AppendInt(nil, int64(*e.ExitCode), 10)
+	}
+	v, err := l.do(ctx, call{`SELECT onceguard.release($1, $2, $3, $4, $5, $6)`,
+		identity(a, text(string(e.Outcome)), code, optional(shorten(e.Message)))})
+	if err != nil {
+		return false, fmt.Errorf("release of %s: %w", a.Window, err)
+	}
+	return v.string() == "t", v.err
+}
+
+// shorten cuts at a character's border.
+func shorten(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	n := maxMessage
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// RecordSkip records that this pod did not run, once however often it is called. reason
+// is AlreadyCompleted, Closed or BusyHeld.
+func (l *Ledger) RecordSkip(ctx context.Context, r claim.Request, reason claim.Reason) error {
+	origin, err := json.Marshal(r.Origin)
+	if err == nil {
+		_, err = l.do(ctx, call{`SELECT onceguard.record_skip($1, $2, $3, $4, $5)`,
+			identity(r.Attempt, text(string(reason)), text(string(origin)))})
+	}
+	if err != nil {
+		return fmt.Errorf("recording the skip of %s: %w", r.Window, err)
+	}
+	return nil
+}
+
+// Resolve says what became of a COMMIT whose answer was lost. After ResolvedNotCommitted
+// the attempt goes on under newID, and only under it: persist newID before calling, and
+// after an error call again with the same one.
+func (l *Ledger) Resolve(ctx context.Context, a claim.Attempt, newID uuid.UUID) (claim.Resolution, error) {
+	v, err := l.durably(ctx, call{`SELECT onceguard.resolve($1, $2, $3, $4)`, identity(a, []byte(newID.String()))})
+	if err != nil {
+		return "", fmt.Errorf("resolving the commit of %s: %w", a.Window, err)
+	}
+	return claim.Resolution(v.string()), v.err
+}
+
+// Stored is what the ledger keeps of a window; its Status is empty when there is nothing.
+func (l *Ledger) Stored(ctx context.Context, w window.Window) (claim.Stored, error) {
+	v, err := l.do(ctx, call{`SELECT status, execution_id, attempt, generation, payload_digest, request_digest, result, processed, ` +
+		micros("completed_at") + ` FROM onceguard.stored($1, $2)`, [][]byte{text(w.JobName), instant(w.Start)}})
+	if err != nil {
+		return claim.Stored{}, fmt.Errorf("reading %s: %w", w, err)
+	}
+	s := claim.Stored{Status: claim.Status(v.string()), ExecutionID: v.uuid(), Attempt: int(v.int64()), Generation: int(v.int64()),
+		Completion: claim.Completion{PayloadDigest: v.string(), RequestDigest: v.string()}}
+	if result := v.next(); result != nil {
+		s.Result = append(json.RawMessage(nil), result...)
+	}
+	if v.at < len(v.values) && v.values[v.at] == nil {
+		v.at++
+	} else {
+		n := v.int64()
+		s.Processed = &n
+	}
+	s.CompletedAt = v.instant()
+	return s, v.err
+}
+
+// CheckSchema is nil when this program and the database's functions fit together.
+func (l *Ledger) CheckSchema(ctx context.Context) error {
+	v, err := l.do(ctx, call{`SELECT version, min_compatible FROM onceguard.schema_version()`, nil})
+	if err != nil {
+		return err
+	}
+	version, oldest := v.int64(), v.int64()
+	switch {
+	case v.err != nil:
+		return v.err
+	case version < SchemaVersion:
+		return fmt.Errorf("%w: the database has version %d, this program needs %d; migrate it with the owner's URL (kubectl onceguard migrate)", ErrSchema, version, SchemaVersion)
+	case oldest > SchemaVersion:
+		return fmt.Errorf("%w: the database has version %d and serves programs from version %d on, this program has %d; use a newer image", ErrSchema, version, oldest, SchemaVersion)
+	}
+	return nil
+}
+
+// do runs one call and gives its row, translated errors included.
+func (l *Ledger) do(ctx context.Context, c call) (*row, error) {
+	return l.turnFor(ctx, func(ctx context.Context, conn *Conn) ([][]byte, error) { return conn.transaction(ctx, c) })
+}
+
+// durably is do for what must survive a failover once it was answered.
+func (l *Ledger) durably(ctx context.Context, calls ...call) (*row, error) {
+	return l.turnFor(ctx, func(ctx context.Context, conn *Conn) ([][]byte, error) {
+		v, err := conn.transaction(ctx, calls...)
+		if err != nil {
+			return nil, err
+		}
+		if w := conn.TakeWarnings(); len(w) > 0 {
+			return nil, fmt.Errorf("%w: COMMIT came with a warning: %s", ErrUnavailable, w[0].Message)
+		}
+		return v, nil
+	})
+}
+
+// turnFor waits for the connection, makes one if there is none that works, and drops it
+// after an error that broke it.
+func (l *Ledger) turnFor(ctx context.Context, f func(context.Context, *Conn) ([][]byte, error)) (*row, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	select {
+	case <-l.turn:
+	case <-ctx.Done():
+		return nil, Translate(ctx.Err())
+	}
+	defer func() { l.turn <- struct{}{} }()
+	if l.conn != nil && time.Since(l.used) > idleCheck && l.conn.CheckConn() != nil {
+		l.drop()
+	}
+	if l.conn == nil {
+		c, err := l.Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.conn = c
+		l.log.Debug("connected to the ledger")
+	}
+	v, err := f(ctx, l.conn)
+	l.used = time.Now()
+	if l.conn.IsClosed() {
+		l.conn = nil
+	}
+	if err != nil {
+		return nil, Translate(err)
+	}
+	return &row{values: v}, nil
+}
+
+// drop closes a broken connection; nothing waits for the other side.
+func (l *Ledger) drop() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = l.conn.Close(ctx)
+	l.conn = nil
+}
