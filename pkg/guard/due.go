@@ -68,7 +68,7 @@ func (m *step) holdDue() {
 		}
 	case m.Phase == Held && m.Committed:
 		if !keep {
-			m.Phase = Done
+			m.finish()
 		}
 		return
 	case m.Phase == Held && !keep:
@@ -77,7 +77,7 @@ func (m *step) holdDue() {
 		return
 	case m.Phase == Held && m.anyLive() && !m.now.Before(m.stopAt()):
 		m.stopAll(m.say(TextTrustEnded), m.graceLeft(), false,
-			&Ending{End: claim.End{Outcome: claim.OutcomeLost, Message: m.say(TextTrustEnded)}})
+			&Ending{End: claim.End{Outcome: claim.OutcomeStopped, Message: m.say(TextTrustEnded)}})
 		return
 	case m.Phase == Held && !m.anyLive() && m.now.After(m.trust):
 		// Nobody runs, so asking again is safe: with the same id it is adopted, or gone.
@@ -134,6 +134,10 @@ func (m *step) kindOf(name string) wire.Kind {
 func (m *step) answer() {
 	for c, p := range m.each() {
 		if p.told {
+			continue
+		}
+		if !m.leaving.IsZero() && m.Phase != Done && m.Phase != Refused {
+			m.refuse(c, contract.ExitRetry, m.say(TextLeaving))
 			continue
 		}
 		switch m.Phase {

@@ -127,8 +127,7 @@ func (m *step) stopped() {
 	}
 	switch {
 	case m.Committed:
-		m.ackAll()
-		m.Phase = Done
+		m.finish()
 	case m.Ending != nil:
 		m.settle(*m.Ending)
 	default:
@@ -144,10 +143,11 @@ func (m *step) ended(p proc, r Report) {
 	switch {
 	case m.Committed:
 		m.Reports[p.container] = r
-		m.ackAll()
 		if m.Phase == Held && m.allReported() {
-			m.Phase = Done
+			m.finish()
+			return
 		}
+		m.ackOne(p.container)
 		m.stopped()
 	case m.Phase == Stopping || p.stopped:
 		r.Ack, r.Said = contract.ExitRetry, m.stopWhy
@@ -178,7 +178,7 @@ func (m *step) judge(p proc, r Report) {
 		m.fail(p.container, r)
 		return
 	}
-	if p.kind == wire.KindInit || !m.allReported() {
+	if !m.allReported() {
 		m.ackOne(p.container)
 		return
 	}

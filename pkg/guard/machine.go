@@ -157,11 +157,17 @@ func (m *step) hello(e Hello) {
 		m.back(e.Conn, p)
 		return
 	}
-	if !m.leaving.IsZero() {
-		m.refuse(e.Conn, contract.ExitRetry, m.say(TextLeaving))
-		return
-	}
 	m.conns[e.Conn] = p
+	if e.Kind == wire.KindWorker {
+		// The kubelet starts workers when every init container has succeeded, also the one
+		// whose end a guard that was away did not hear of.
+		for _, name := range m.missing() {
+			if m.kindOf(name) == wire.KindInit {
+				m.Running = slices.DeleteFunc(m.Running, func(n string) bool { return n == name })
+				m.Reports[name] = Report{}
+			}
+		}
+	}
 }
 
 // back answers a wrapper whose process ran on while the guard was away.
@@ -233,13 +239,13 @@ func (m *step) committed(e Committed) {
 		}
 	}
 	switch m.Phase {
-	case Held, Stopping:
-		if m.Phase == Held && m.allReported() {
-			m.Phase = Done
+	case Held:
+		if m.allReported() {
+			m.finish()
 		}
+	case Stopping:
 	case Settling:
-		m.ackAll()
-		m.Phase = Done
+		m.finish()
 	default:
 		m.Phase = Done
 	}

@@ -227,7 +227,15 @@ func (g *Guard) beat(f Heartbeat) {
 func (g *Guard) write(ctx context.Context, f Settle) error {
 	return g.safely(func() error {
 		if f.Ending.Complete {
-			return g.o.Ledger.Complete(ctx, g.attempt(f.ID), claim.Completion{})
+			if err := g.o.Ledger.Complete(ctx, g.attempt(f.ID), claim.Completion{}); err != nil {
+				return err
+			}
+			// The lease is of no more use; should it stay, nothing depends on it.
+			var zero int
+			if _, err := g.o.Ledger.Release(ctx, g.attempt(f.ID), claim.End{Outcome: claim.OutcomeCompleted, ExitCode: &zero}); err != nil {
+				g.log().Warn("the end of a completed attempt could not be recorded", zap.String("error", g.o.Judge(err).Text))
+			}
+			return nil
 		}
 		current, err := g.o.Ledger.Release(ctx, g.attempt(f.ID), f.Ending.End)
 		if err == nil && !current {

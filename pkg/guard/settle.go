@@ -20,11 +20,6 @@ const (
 
 // settle begins to write an outcome.
 func (m *step) settle(e Ending) {
-	if m.Committed {
-		m.ackAll()
-		m.Phase = Done
-		return
-	}
 	m.Phase, m.Ending = Settling, &e
 	m.settling, m.tries, m.trouble = false, 0, ""
 	m.settleAt = m.now
@@ -32,6 +27,19 @@ func (m *step) settle(e Ending) {
 	m.giveUp = m.conf.ledgerDeadline(m.now)
 	m.sayAt = m.now.Add(stillSettling)
 	m.why = m.say(TextSettling)
+}
+
+// finish records how the processes of a completed attempt ended; it decides nothing
+// any more.
+func (m *step) finish() {
+	code := 0
+	for _, name := range m.conf.Containers {
+		if r, ok := m.Reports[name]; ok && code == 0 {
+			code = r.Code
+		}
+	}
+	m.settle(Ending{End: claim.End{Outcome: claim.OutcomeCompleted, ExitCode: &code}})
+	m.giveUp = m.now.Add(leastLedgerWait)
 }
 
 // settled takes the ledger's answer to Settle.
@@ -50,6 +58,8 @@ func (m *step) settled(e Settled) {
 	case e.Trouble != nil && m.NextID != uuid.Nil: // a resolve may have replaced the id unseen
 		m.ExecutionID, m.NextID = m.NextID, uuid.Nil
 		m.settleAt = m.now
+	case m.Committed:
+		m.over()
 	case m.Ending.Complete && e.Trouble != nil:
 		m.spoil(m.say(TextLostAtEnd, m.conf.Window, e.Trouble.Text))
 		m.over()
@@ -57,8 +67,7 @@ func (m *step) settled(e Settled) {
 		m.Committed = true
 		m.Skip = m.say(TextSkipCommitted, m.conf.Window, m.Attempt)
 		m.log(zapcore.InfoLevel, m.say(TextCompleted, m.conf.Window))
-		m.ackAll()
-		m.Phase = Done
+		m.over()
 	case e.Trouble != nil:
 		m.log(zapcore.WarnLevel, m.say(TextNothingToRecord, e.Trouble.Text))
 		m.over()
@@ -80,11 +89,14 @@ func (m *step) spoil(why string) {
 	}
 }
 
-// over ends an attempt that did not complete the window.
+// over ends the attempt, whose outcome was written or given up.
 func (m *step) over() {
 	m.ackAll()
 	m.Ending = nil
 	m.Phase = Idle
+	if m.Committed {
+		m.Phase = Done
+	}
 }
 
 // settleDue performs what is due while an outcome is being written.
@@ -150,13 +162,16 @@ const (
 
 // farewell gives back what the guard holds and nobody uses.
 func (m *step) farewell() {
-	if m.Committed || len(m.Running) > 0 {
+	if len(m.Running) > 0 {
 		// A process that has not come back to a restarted guard may still run: its lease
 		// must end by itself.
 		return
 	}
 	e := Ending{End: claim.End{Outcome: claim.OutcomeStopped, Message: m.say(TextPodLeft)}}
 	switch {
+	case m.Phase == Held && m.Committed:
+		m.finish()
+		m.settleDue()
 	case m.Phase == Held && len(m.Reports) == 0:
 		e.End.Outcome = claim.OutcomeNotStarted
 		fallthrough

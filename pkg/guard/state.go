@@ -226,9 +226,12 @@ func (s State) anyCounted() bool {
 	return false
 }
 
-// allReported says whether every worker ended. Init containers end before workers
-// start, so a report of theirs is not awaited.
+// allReported says whether every worker ended and nobody runs. Init containers end
+// before workers start, so a report of theirs is not awaited.
 func (s State) allReported() bool {
+	if s.anyLive() {
+		return false
+	}
 	for _, name := range s.conf.Containers {
 		if _, ok := s.Reports[name]; !ok {
 			return false

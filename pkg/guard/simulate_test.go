@@ -1,0 +1,427 @@
+package guard
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/window"
+	"github.com/onceguard/onceguard/pkg/wire"
+)
+
+// world drives the reducer through a random history: wrappers come, work, crash and
+// are told off; the ledger answers, refuses, stays away; the guard restarts. After
+// every step the promises of the package are checked.
+type world struct {
+	t   *testing.T
+	rnd *rand.Rand
+	s   State
+	now time.Time
+	log []string
+
+	next    Conn
+	procs   map[Conn]*simulated
+	calls   []Effect // in flight
+	claimed bool     // some Ask was answered run, and no one else took it since
+	saved   Saved
+	seen    map[string]bool
+}
+
+// simulated is a wrapper: it follows the protocol.
+type simulated struct {
+	container string
+	kind      wire.Kind
+	running   bool
+	stopped   bool
+	exited    bool
+	code      int
+	acked     bool
+	trust     time.Time // TERM by itself
+}
+
+func testConf() Conf {
+	return Conf{
+		GuardConfig: contract.GuardConfig{
+			JobName: "shop/order-sync", InitContainers: []string{"prepare"}, Containers: []string{"main", "side"},
+			Completion: contract.CompletionExitCode, Busy: contract.BusyWait,
+			StartTimeout: contract.Duration(5 * time.Minute), Lease: contract.Duration(30 * time.Second),
+			Namespace: "shop", Secret: "onceguard-ledger-default", SecretKey: "url",
+		},
+		Window: window.Window{JobName: "shop/order-sync", Start: time.Date(2026, 11, 30, 13, 18, 0, 0, time.UTC)},
+		Pod:    "shop/order-sync-1",
+	}
+}
+
+func TestPromisesHoldInRandomHistories(t *testing.T) {
+	histories := 20000
+	if testing.Short() {
+		histories = 2000
+	}
+	seen := map[string]bool{}
+	for seed := range histories {
+		rnd := rand.New(rand.NewPCG(uint64(seed), 7))
+		conf := testConf()
+		conf.RestartInPlace = rnd.IntN(2) == 0
+		conf.Busy = []contract.Busy{contract.BusyWait, contract.BusySkip, contract.BusyFail}[rnd.IntN(3)]
+		if rnd.IntN(3) == 0 {
+			conf.Completion = contract.CompletionTransaction
+		}
+		if rnd.IntN(2) == 0 {
+			conf.Containers = conf.Containers[:1]
+		}
+		w := &world{t: t, rnd: rnd, s: NewState(conf, nil), now: time.Unix(1_800_000_000, 0), procs: map[Conn]*simulated{}, seen: seen}
+		w.take(Start{})
+		for range 80 {
+			w.move()
+			if t.Failed() {
+				for _, l := range w.log {
+					t.Log(l)
+				}
+				t.Fatalf("seed %d", seed)
+			}
+			if w.s.Phase == Left {
+				break
+			}
+		}
+	}
+	// A blind harness proves nothing: each of these must have been met.
+	for _, must := range []string{
+		"phase idle", "phase claiming", "phase skipping", "phase adopting", "phase held", "phase stopping", "phase settling", "phase done", "phase left",
+		"complete", "release failed", "release crashed", "release stopped", "release not-started", "release completed", "stop", "trust", "run", "skip", "refuse", "wait", "ack", "restart",
+	} {
+		if !seen[must] {
+			t.Errorf("no history met %q", must)
+		}
+	}
+}
+
+// move lets one random thing happen.
+func (w *world) move() {
+	switch n := w.rnd.IntN(100); {
+	case n < 25:
+		w.reply()
+	case n < 45:
+		w.arrive()
+	case n < 70:
+		w.act()
+	case n < 90:
+		w.wait()
+	case n < 92:
+		w.restart()
+	case n < 93:
+		w.take(Leave{})
+	case n < 95:
+		if w.s.Phase == Held && !w.s.Committed {
+			w.take(Committed{w.s.ExecutionID})
+		}
+	case n < 96:
+		w.take(Fenced{w.s.ExecutionID})
+	case n < 97:
+		next := w.fresh()
+		w.take(Replacing{w.s.ExecutionID, next})
+		if w.rnd.IntN(2) == 0 {
+			w.take(Replaced{w.s.ExecutionID, next})
+		}
+	default:
+		w.take(Tick{})
+	}
+}
+
+func (w *world) fresh() uuid.UUID {
+	var id uuid.UUID
+	for i := range id {
+		id[i] = byte(w.rnd.IntN(256))
+	}
+	return id
+}
+
+// reply answers one call in flight.
+func (w *world) reply() {
+	if len(w.calls) == 0 {
+		return
+	}
+	i := w.rnd.IntN(len(w.calls))
+	c := w.calls[i]
+	w.calls = slices.Delete(w.calls, i, i+1)
+	sent := w.now
+	w.now = w.now.Add(time.Duration(w.rnd.IntN(500)) * time.Millisecond)
+	var trouble *Trouble
+	if w.rnd.IntN(4) == 0 {
+		trouble = &Trouble{Fault: Fault(w.rnd.IntN(3)), Text: "connection refused"}
+	}
+	switch c := c.(type) {
+	case Ask:
+		if trouble != nil {
+			trouble.Fault = Away
+		}
+		a := []claim.Answer{
+			{Verdict: claim.Run, Reason: claim.First, Attempt: 1}, {Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
+			{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
+			{Verdict: claim.Wait, Reason: claim.BusyHeld}, {Verdict: claim.Wait, Reason: claim.Committing}, {Verdict: claim.Wait, Reason: claim.FenceLost},
+			{Verdict: claim.Skip, Reason: claim.AlreadyCompleted},
+		}[w.rnd.IntN(7)]
+		w.take(Asked{ID: c.ID, Sent: sent, Answer: a, Trouble: trouble})
+	case Heartbeat:
+		b := []claim.Beat{claim.BeatOK, claim.BeatOK, claim.BeatOK, claim.BeatOK, claim.BeatCancel, claim.BeatLost}[w.rnd.IntN(6)]
+		w.take(Beaten{ID: c.ID, Sent: sent, Beat: b, Trouble: trouble})
+	case Settle:
+		w.take(Settled{ID: c.ID, Trouble: trouble})
+	case RecordSkip:
+		w.take(SkipRecorded{Trouble: trouble})
+	}
+}
+
+func (w *world) arrive() {
+	conf := w.s.conf
+	names := slices.Concat(conf.InitContainers, conf.Containers, []string{"stranger"})
+	name := names[w.rnd.IntN(len(names))]
+	kind := wire.KindWorker
+	switch {
+	case slices.Contains(conf.InitContainers, name):
+		kind = wire.KindInit
+	case name == "stranger":
+		kind = []wire.Kind{wire.KindHook, wire.KindWait, "odd", wire.KindWorker}[w.rnd.IntN(4)]
+	}
+	for _, p := range w.procs {
+		// The kubelet starts workers after init containers have ended.
+		other := kind == wire.KindInit && p.kind == wire.KindWorker || kind == wire.KindWorker && p.kind == wire.KindInit
+		if (p.container == name || other) && !p.acked {
+			return
+		}
+	}
+	if kind == wire.KindInit && len(w.s.Reports) > 0 {
+		return
+	}
+	w.next++
+	w.procs[w.next] = &simulated{container: name, kind: kind}
+	w.take(Hello{Conn: w.next, Container: name, Kind: kind})
+}
+
+// act lets a process end, crash or be told to.
+func (w *world) act() {
+	ids := slices.Sorted(maps.Keys(w.procs))
+	if len(ids) == 0 {
+		return
+	}
+	id := ids[w.rnd.IntN(len(ids))]
+	p := w.procs[id]
+	switch n := w.rnd.IntN(10); {
+	case n < 5 && p.running && !p.exited:
+		p.exited, p.running = true, false
+		p.code = []int{0, 0, 1, 143}[w.rnd.IntN(4)]
+		w.take(Exited{Conn: id, Code: p.code})
+	case n < 7:
+		delete(w.procs, id)
+		w.take(Broken{Conn: id})
+	case n < 8:
+		w.take(Terminating{Conn: id})
+	}
+}
+
+// wait lets time pass until the guard wants to be woken, or a little.
+func (w *world) wait() {
+	at, ok := w.s.Wake()
+	d := time.Duration(w.rnd.IntN(3000)) * time.Millisecond
+	// The loop may be late, but not by much: it ticks when Wake says so.
+	if ok && at.Before(w.now.Add(d)) {
+		if at.After(w.now) {
+			w.now = at
+		}
+		w.take(Tick{})
+		w.progress()
+		return
+	}
+	w.now = w.now.Add(d)
+	w.take(Tick{})
+}
+
+// progress: right after a tick the guard must not want another one at once.
+func (w *world) progress() {
+	if at, ok := w.s.Wake(); ok && !at.After(w.now) && w.s.Phase != Left {
+		w.t.Errorf("in %s the guard wakes at once again", w.s.Phase)
+	}
+}
+
+// restart replaces the guard; wrappers keep their processes and come back.
+func (w *world) restart() {
+	w.seen["restart"] = true
+	w.calls = nil
+	w.s = NewState(w.s.conf, &w.saved)
+	w.log = append(w.log, "restart")
+	w.take(Start{})
+	old := w.procs
+	w.procs = map[Conn]*simulated{}
+	for _, id := range slices.Sorted(maps.Keys(old)) {
+		p := old[id]
+		if p.acked || w.rnd.IntN(8) == 0 { // some are gone meanwhile
+			continue
+		}
+		w.next++
+		w.procs[w.next] = p
+		pid := 0
+		if p.running || p.exited {
+			pid = 42
+		}
+		w.take(Hello{Conn: w.next, Container: p.container, Kind: p.kind, PID: pid})
+		if p.exited && pid != 0 {
+			w.take(Exited{Conn: w.next, Code: p.code})
+		}
+	}
+}
+
+func (w *world) take(e Event) {
+	before := w.s
+	s, effects := Next(w.s, Input{Now: w.now, Fresh: w.fresh(), Chance: w.rnd.Float64(), Event: e})
+	w.s = s
+	w.seen["phase "+string(s.Phase)] = true
+	w.log = append(w.log, fmt.Sprintf("%s %T%+v: %s -> %s %+v", w.now.Format("04:05.000"), e, e, before.Phase, s.Phase, effects))
+	saved := false
+	for _, f := range effects {
+		switch f := f.(type) {
+		case Save:
+			saved = true
+			w.saved = s.clone().Saved
+		case Ask:
+			w.calls = append(w.calls, f)
+			w.mayAsk(f)
+		case Heartbeat, RecordSkip:
+			w.calls = append(w.calls, f)
+		case Settle:
+			w.calls = append(w.calls, f)
+			w.maySettle(f)
+		case Send:
+			w.heard(f.Conn, f.Message)
+		}
+	}
+	if !saved && !reflect.DeepEqual(before.clone().Saved, s.clone().Saved) && s.Phase != Left && before.Phase != "" {
+		w.t.Errorf("a change was not saved: %+v then %+v", before.Saved, s.Saved)
+	}
+	w.stopsInTime()
+}
+
+// mayAsk: no claim goes out while a process of this pod may be working on the window.
+func (w *world) mayAsk(f Ask) {
+	if f.ID == uuid.Nil || f.ID != w.saved.ExecutionID {
+		w.t.Errorf("claim with %s, which is not the saved id %s", f.ID, w.saved.ExecutionID)
+	}
+	for id, p := range w.procs {
+		if q := w.s.conns[id]; p.running && q.running && !p.stopped && (p.kind == wire.KindWorker || p.kind == wire.KindInit) {
+			w.t.Errorf("claim while %s runs", p.container)
+		}
+	}
+}
+
+// maySettle: a window is completed only by exit 0 of every worker, and released only
+// when nobody of this pod works on it.
+func (w *world) maySettle(f Settle) {
+	if f.Ending.Complete {
+		w.seen["complete"] = true
+		if w.s.conf.Completion == contract.CompletionTransaction {
+			w.t.Error("exit 0 completed a window that only a transaction may complete")
+		}
+		for _, name := range w.s.conf.Containers {
+			if r, ok := w.s.Reports[name]; !ok || r.Code != 0 || r.Vanished || r.Ack != 0 {
+				w.t.Errorf("completed although %s ended as %+v", name, r)
+			}
+		}
+	} else {
+		w.seen["release "+string(f.Ending.End.Outcome)] = true
+	}
+	if f.Ending.End.Outcome == claim.OutcomeCompleted {
+		return
+	}
+	for id, p := range w.procs {
+		if _, known := w.s.conns[id]; known && p.running && p.kind != wire.KindHook && p.kind != wire.KindWait {
+			w.t.Errorf("settled as %+v while %s runs", f.Ending, p.container)
+		}
+	}
+}
+
+// heard is what a wrapper does with a message.
+func (w *world) heard(id Conn, m wire.Message) {
+	w.seen[string(m.Type)] = true
+	p := w.procs[id]
+	if p == nil {
+		return
+	}
+	trust := func() {
+		if m.TrustMS <= 0 {
+			w.t.Errorf("%s without a bound", m.Type)
+		}
+		p.trust = w.now.Add(time.Duration(m.TrustMS) * time.Millisecond)
+		if end := w.s.trust; !w.s.Committed && p.trust.Add(time.Duration(m.GraceMS)*time.Millisecond).After(end.Add(2*time.Millisecond)) {
+			w.t.Errorf("%s lets the process live until %s, the lease is trusted until %s", m.Type, p.trust, end)
+		}
+	}
+	switch m.Type {
+	case wire.TypeRun:
+		if w.s.Phase != Held {
+			w.t.Errorf("run in %s", w.s.Phase)
+		}
+		if p.kind == wire.KindHook || p.kind == wire.KindWait {
+			break
+		}
+		if !slices.Contains(w.saved.Running, p.container) {
+			w.t.Errorf("%s was told to run before that was saved", p.container)
+		}
+		p.running = true
+		trust()
+	case wire.TypeTrust:
+		trust()
+	case wire.TypeStop:
+		p.stopped = true
+	case wire.TypeAck:
+		if !p.exited {
+			w.t.Errorf("ack for %s, which did not exit", p.container)
+		}
+		w.mayAck(p, m)
+		delete(w.procs, id)
+		p.acked = true
+	case wire.TypeSkip, wire.TypeRefuse:
+		delete(w.procs, id)
+		p.acked = true
+	}
+}
+
+// mayAck: a container ends with 0 only when its window is done, or when others still
+// have to do their part.
+func (w *world) mayAck(p *simulated, m wire.Message) {
+	if p.code != 0 && m.Code == 0 {
+		w.t.Errorf("%s ended with %d and is acknowledged with 0", p.container, p.code)
+	}
+	if p.kind != wire.KindWorker || m.Code != 0 || w.s.Committed {
+		return
+	}
+	for _, name := range w.s.conf.Containers {
+		if r, ok := w.s.Reports[name]; !ok || r.Code != 0 || r.Ack != 0 {
+			return
+		}
+	}
+	if w.s.Phase == Done { // completed by another attempt meanwhile
+		return
+	}
+	w.t.Errorf("all ended with 0 and are acknowledged so, but the window is not completed (%s)", w.s.Phase)
+}
+
+// stopsInTime: when the trusted time is nearly over, everyone who runs was told.
+func (w *world) stopsInTime() {
+	if w.s.Committed || w.s.Phase == Adopting || w.s.Phase == Left || w.s.trust.IsZero() {
+		return
+	}
+	if w.now.Before(w.s.trust.Add(-w.s.conf.grace())) || w.s.Phase == Stopping && w.s.stopKeep {
+		return
+	}
+	for id, p := range w.procs {
+		if q, known := w.s.conns[id]; known && q.live() && p.running && !p.stopped {
+			w.t.Errorf("%s was not told to stop at the end of trust", p.container)
+		}
+	}
+}
