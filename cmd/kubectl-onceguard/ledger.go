@@ -72,13 +72,13 @@ func (p *program) fileSource() (source, error) {
 
 func (p *program) secretSource(ctx context.Context) (source, error) {
 	config := p.clientConfig()
-	namespace, _, err := config.Namespace()
-	if err != nil {
-		return source{}, fmt.Errorf("kubeconfig: %w", err)
-	}
 	rest, err := config.ClientConfig()
 	if err != nil {
 		return source{}, fmt.Errorf("where is the ledger? %s is not set, and its Secret cannot be read without a cluster: %w (or use --ledger-url-file)", envLedgerURL, err)
+	}
+	namespace, _, err := config.Namespace()
+	if err != nil {
+		return source{}, fmt.Errorf("kubeconfig: %w", err)
 	}
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
