@@ -41,7 +41,8 @@
 // # Leaving before the start
 //
 // A signal that ends the wrapper before its process started is told as terminating,
-// then the connection closes. A command that cannot be started is an exit (126 or
+// then the connection closes (the guard may read a reset instead of the end, when the
+// wrapper had not read everything). A command that cannot be started is an exit (126 or
 // 127) without started.
 //
 // # Endings
