@@ -1,0 +1,350 @@
+// Package ledgertest helps to test what uses a ledger: a fake in memory, built on the
+// rule claim.Decide, and a suite that the fake and Postgres both must pass, so that
+// rule, SQL and fake cannot drift apart unnoticed.
+package ledgertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/ledger"
+	"github.com/onceguard/onceguard/pkg/window"
+)
+
+// API is what programs use of a ledger. *ledger.Ledger and *Fake implement it.
+type API interface {
+	Claim(context.Context, claim.Request) (claim.Answer, error)
+	Heartbeat(context.Context, claim.Attempt, time.Duration) (claim.Beat, error)
+	Complete(context.Context, claim.Attempt, claim.Completion) error
+	Release(context.Context, claim.Attempt, claim.End) (bool, error)
+	RecordSkip(context.Context, claim.Request, claim.Reason) error
+	Resolve(context.Context, claim.Attempt, uuid.UUID) (claim.Resolution, error)
+	Stored(context.Context, window.Window) (claim.Stored, error)
+	CheckSchema(context.Context) error
+}
+
+var (
+	_ API = (*ledger.Ledger)(nil)
+	_ API = (*Fake)(nil)
+)
+
+// Fake is a ledger in memory. The zero value is empty and ready.
+type Fake struct {
+	// Now is the database's clock; nil is time.Now. Set it before the first call.
+	Now func() time.Time
+
+	mu      sync.Mutex
+	down    error
+	rows    map[string]*execution
+	skipped map[string][]claim.Reason
+	once    map[string]bool
+}
+
+// Attempt is one try as the fake remembers it.
+type Attempt struct {
+	ExecutionID uuid.UUID
+	Outcome     claim.Outcome // empty while it runs
+	End         claim.End
+	Origin      claim.Origin
+	former      []uuid.UUID
+}
+
+type execution struct {
+	claim.Stored
+	token    int64
+	attempts []Attempt
+	lease    *leaseRow
+}
+
+type leaseRow struct {
+	id      uuid.UUID
+	expires time.Time
+	cancel  bool
+}
+
+// SetDown makes every call fail with err, as an unreachable database would; nil ends it.
+// Pass an error that wraps a sentinel of package ledger.
+func (f *Fake) SetDown(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = err
+}
+
+// Expire ends the lease of a window, as time would.
+func (f *Fake) Expire(w window.Window) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.rows[key(w)]; e != nil && e.lease != nil {
+		e.lease.expires = f.now().Add(-time.Second)
+	}
+}
+
+// Cancel makes the next heartbeats of a window answer BeatCancel.
+func (f *Fake) Cancel(w window.Window) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.rows[key(w)]; e != nil && e.lease != nil {
+		e.lease.cancel = true
+	}
+}
+
+// Attempts are the tries at a window, the first one first.
+func (f *Fake) Attempts(w window.Window) []Attempt {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.rows[key(w)]; e != nil {
+		return append([]Attempt(nil), e.attempts...)
+	}
+	return nil
+}
+
+// Skips are the recorded skips of a window.
+func (f *Fake) Skips(w window.Window) []claim.Reason {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]claim.Reason(nil), f.skipped[key(w)]...)
+}
+
+// Claim implements API.
+func (f *Fake) Claim(ctx context.Context, r claim.Request) (claim.Answer, error) {
+	if err := f.enter(ctx); err != nil {
+		return claim.Answer{}, err
+	}
+	defer f.mu.Unlock()
+	e := f.rows[key(r.Window)]
+	seen := claim.Seen{}
+	if e != nil {
+		seen.Status = e.Status
+		seen.Current = e.Status == claim.Running && e.ExecutionID == r.ExecutionID
+		seen.Used = !seen.Current && e.used(r.ExecutionID)
+		if e.lease != nil {
+			seen.Leased = e.lease.id == r.ExecutionID
+			seen.Alive = !e.lease.expires.Before(f.now())
+		}
+	}
+	v, reason := claim.Decide(seen)
+	answer := claim.Answer{Verdict: v, Reason: reason}
+	if v != claim.Run {
+		if e != nil {
+			answer.Holder = e.holder()
+		}
+		return answer, nil
+	}
+	if reason != claim.Adopted {
+		if e == nil {
+			e = &execution{Stored: claim.Stored{Generation: 1}}
+			if f.rows == nil {
+				f.rows = map[string]*execution{}
+			}
+			f.rows[key(r.Window)] = e
+		}
+		if reason == claim.Takeover {
+			e.attempts[e.Attempt-1].Outcome = claim.OutcomeLost
+		}
+		e.Status, e.ExecutionID = claim.Running, r.ExecutionID
+		e.Attempt++
+		e.token = max(e.token, 1<<40) + 1
+		e.attempts = append(e.attempts, Attempt{ExecutionID: r.ExecutionID, Origin: r.Origin})
+	}
+	e.lease = &leaseRow{id: r.ExecutionID, expires: f.now().Add(r.Lease)}
+	answer.Attempt, answer.FencingToken, answer.Generation = e.Attempt, e.token, e.Generation
+	return answer, nil
+}
+
+// Heartbeat implements API.
+func (f *Fake) Heartbeat(ctx context.Context, a claim.Attempt, lease time.Duration) (claim.Beat, error) {
+	if err := f.enter(ctx); err != nil {
+		return "", err
+	}
+	defer f.mu.Unlock()
+	e := f.rows[key(a.Window)]
+	if e == nil || e.lease == nil || e.lease.id != a.ExecutionID {
+		return claim.BeatLost, nil
+	}
+	e.lease.expires = f.now().Add(lease)
+	if e.lease.cancel {
+		return claim.BeatCancel, nil
+	}
+	return claim.BeatOK, nil
+}
+
+// Complete implements API.
+func (f *Fake) Complete(ctx context.Context, a claim.Attempt, c claim.Completion) error {
+	if err := f.enter(ctx); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	e := f.rows[key(a.Window)]
+	switch {
+	case e == nil || e.ExecutionID != a.ExecutionID && e.Status != claim.Completed:
+		return fmt.Errorf("completion of %s: %w", a.Window, ledger.ErrFenced)
+	case e.Status == claim.Completed && e.ExecutionID == a.ExecutionID:
+		return nil
+	case e.Status == claim.Completed:
+		return fmt.Errorf("completion of %s: %w", a.Window, ledger.ErrCompleted)
+	}
+	e.Status, e.Completion, e.CompletedAt = claim.Completed, c, f.now()
+	e.Result = bytes.Clone(c.Result)
+	return nil
+}
+
+// Release implements API.
+func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (bool, error) {
+	if err := f.enter(ctx); err != nil {
+		return false, err
+	}
+	defer f.mu.Unlock()
+	e := f.rows[key(a.Window)]
+	if e == nil {
+		return false, nil
+	}
+	if e.ExecutionID != a.ExecutionID || e.Status == claim.Failed {
+		for _, t := range e.attempts {
+			if t.ExecutionID == a.ExecutionID {
+				return t.Outcome != claim.OutcomeLost, nil
+			}
+		}
+		return false, nil
+	}
+	last := &e.attempts[e.Attempt-1]
+	outcome := end.Outcome
+	if e.Status == claim.Completed {
+		outcome = claim.OutcomeCompleted
+	} else if outcome == claim.OutcomeCompleted {
+		return false, fmt.Errorf("release of %s: the window is not completed", a.Window)
+	} else {
+		e.Status, e.ExecutionID = claim.Failed, uuid.Nil
+	}
+	if e.lease != nil && e.lease.id == a.ExecutionID {
+		e.lease = nil
+	}
+	if last.Outcome == "" {
+		last.Outcome, last.End = outcome, end
+	}
+	return true, nil
+}
+
+// RecordSkip implements API.
+func (f *Fake) RecordSkip(ctx context.Context, r claim.Request, reason claim.Reason) error {
+	if err := f.enter(ctx); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	who := r.Origin.PodUID
+	if who == "" {
+		who = r.ExecutionID.String()
+	}
+	if f.once == nil {
+		f.once, f.skipped = map[string]bool{}, map[string][]claim.Reason{}
+	}
+	if k := key(r.Window); !f.once[k+who] {
+		f.once[k+who] = true
+		f.skipped[k] = append(f.skipped[k], reason)
+	}
+	return nil
+}
+
+// Resolve implements API.
+func (f *Fake) Resolve(ctx context.Context, a claim.Attempt, newID uuid.UUID) (claim.Resolution, error) {
+	if err := f.enter(ctx); err != nil {
+		return "", err
+	}
+	defer f.mu.Unlock()
+	e := f.rows[key(a.Window)]
+	switch {
+	case e == nil:
+		return claim.ResolvedLost, nil
+	case e.Status == claim.Completed && e.ExecutionID == a.ExecutionID:
+		return claim.ResolvedCommitted, nil
+	case e.Status == claim.Running && e.ExecutionID == newID:
+		return claim.ResolvedNotCommitted, nil
+	case e.Status != claim.Running || e.ExecutionID != a.ExecutionID:
+		return claim.ResolvedLost, nil
+	}
+	e.ExecutionID = newID
+	if e.lease != nil && e.lease.id == a.ExecutionID {
+		e.lease.id = newID
+	}
+	last := &e.attempts[e.Attempt-1]
+	last.ExecutionID, last.former = newID, append(last.former, a.ExecutionID)
+	return claim.ResolvedNotCommitted, nil
+}
+
+// Stored implements API.
+func (f *Fake) Stored(ctx context.Context, w window.Window) (claim.Stored, error) {
+	if err := f.enter(ctx); err != nil {
+		return claim.Stored{}, err
+	}
+	defer f.mu.Unlock()
+	if e := f.rows[key(w)]; e != nil {
+		s := e.Stored
+		s.Result = json.RawMessage(bytes.Clone(e.Result))
+		return s, nil
+	}
+	return claim.Stored{}, nil
+}
+
+// CheckSchema implements API.
+func (f *Fake) CheckSchema(ctx context.Context) error {
+	if err := f.enter(ctx); err != nil {
+		return err
+	}
+	f.mu.Unlock()
+	return nil
+}
+
+// enter locks the fake unless the call must fail.
+func (f *Fake) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	if f.down != nil {
+		defer f.mu.Unlock()
+		return f.down
+	}
+	return nil
+}
+
+func (f *Fake) now() time.Time {
+	if f.Now != nil {
+		return f.Now()
+	}
+	return time.Now()
+}
+
+func (e *execution) used(id uuid.UUID) bool {
+	for _, a := range e.attempts {
+		if a.ExecutionID == id {
+			return true
+		}
+		for _, old := range a.former {
+			if old == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (e *execution) holder() claim.Holder {
+	h := claim.Holder{ExecutionID: e.ExecutionID, Attempt: e.Attempt, CompletedAt: e.CompletedAt}
+	if o := e.attempts[e.Attempt-1].Origin; o.Namespace != "" && o.Pod != "" {
+		h.Pod = o.Namespace + "/" + o.Pod
+	}
+	if e.lease != nil && e.Status == claim.Running {
+		h.LeaseExpires = e.lease.expires
+	}
+	return h
+}
+
+func key(w window.Window) string {
+	return fmt.Sprintf("%s\x00%d\x00", w.JobName, w.Start.UnixMicro())
+}

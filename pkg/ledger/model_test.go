@@ -1,0 +1,129 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/ledger"
+	"github.com/onceguard/onceguard/pkg/ledger/ledgertest"
+	"github.com/onceguard/onceguard/pkg/window"
+)
+
+func TestSuite(t *testing.T) {
+	ledgertest.Run(t, func(t *testing.T) ledgertest.Subject {
+		url := database(t)
+		owner := session(t, url)
+		return ledgertest.Subject{API: open(t, url), Expire: func(w window.Window) {
+			age(t, owner, claim.Attempt{Window: w})
+		}}
+	})
+}
+
+// Random sequences of operations by three guards at one window: Postgres and the model
+// (the fake, built on claim.Decide) answer the same, at every step.
+func TestSQLAgreesWithModel(t *testing.T) {
+	sequences, workers := 5200, 4
+	if testing.Short() {
+		sequences = 400
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	url := database(t)
+	var g sync.WaitGroup
+	for k := range workers {
+		l, owner := open(t, url), session(t, url)
+		g.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(k)))
+			for i := range sequences / workers {
+				w := window.Window{JobName: fmt.Sprintf("model/w%d", k), Start: noon.Add(time.Duration(i) * time.Minute)}
+				expire := func() error {
+					_, err := owner.Exec(context.Background(), "UPDATE onceguard.job_lease SET expires_at = clock_timestamp() - interval '1 second' WHERE job_name = $1 AND window_start = $2", w.JobName, w.Start)
+					return err
+				}
+				if err := compare(t.Context(), l, expire, w, rnd); err != nil {
+					t.Errorf("sequence %d of worker %d: %v", i, k, err)
+					return
+				}
+			}
+		})
+	}
+	g.Wait()
+}
+
+func compare(ctx context.Context, real *ledger.Ledger, expire func() error, w window.Window, rnd *rand.Rand) error {
+	model := &ledgertest.Fake{}
+	ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
+	var trace []string
+	for range 4 + rnd.IntN(8) {
+		i := rnd.IntN(len(ids))
+		a := claim.Attempt{Window: w, ExecutionID: ids[i]}
+		op := "claim"
+		both := func(l ledgertest.API) string {
+			got, err := l.Claim(ctx, request(a))
+			return fmt.Sprint(got.Verdict, got.Reason, got.Attempt, got.FencingToken&(1<<40-1), got.Generation, got.Holder.ExecutionID,
+				got.Holder.Attempt, got.Holder.CompletedAt.IsZero(), got.Holder.LeaseExpires.IsZero(), kind(err))
+		}
+		switch n := rnd.IntN(20); {
+		case n < 7:
+		case n < 9:
+			op = "heartbeat"
+			both = func(l ledgertest.API) string { b, err := l.Heartbeat(ctx, a, lease); return fmt.Sprint(b, kind(err)) }
+		case n < 11:
+			op = "complete"
+			both = func(l ledgertest.API) string {
+				return fmt.Sprint(kind(l.Complete(ctx, a, claim.Completion{RequestDigest: "d"})))
+			}
+		case n < 14:
+			op = "release"
+			both = func(l ledgertest.API) string {
+				ok, err := l.Release(ctx, a, claim.End{Outcome: claim.OutcomeFailed})
+				return fmt.Sprint(ok, kind(err))
+			}
+		case n < 16:
+			op = "expire"
+			if err := expire(); err != nil {
+				return err
+			}
+			model.Expire(w)
+			both = func(ledgertest.API) string { return "" }
+		case n < 18:
+			op = "resolve"
+			id := uuid.New()
+			both = func(l ledgertest.API) string { r, err := l.Resolve(ctx, a, id); return fmt.Sprint(r, kind(err)) }
+			if rnd.IntN(2) == 0 {
+				ids[i] = id
+			}
+		default:
+			op, ids[i] = "new id", uuid.New()
+			both = func(l ledgertest.API) string {
+				s, err := l.Stored(ctx, w)
+				return fmt.Sprint(s.Status, s.ExecutionID, s.Attempt, s.RequestDigest, kind(err))
+			}
+		}
+		got, want := both(real), both(model)
+		trace = append(trace, fmt.Sprintf("%s by %d (%s): %s", op, i, a.ExecutionID, got))
+		if got != want {
+			return fmt.Errorf("the database and the model disagree after\n%s\nmodel: %s", strings.Join(trace, "\n"), want)
+		}
+	}
+	return nil
+}
+
+// kind reduces an error to what a caller branches on.
+func kind(err error) error {
+	for _, k := range []error{ledger.ErrFenced, ledger.ErrCompleted} {
+		if errors.Is(err, k) {
+			return k
+		}
+	}
+	return err
+}
