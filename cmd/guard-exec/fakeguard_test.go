@@ -24,6 +24,7 @@ import (
 //	close              break the connection
 //	kill SIGNAL        send a signal to the process at the other end
 //	file PATH          wait until PATH exists
+//	pass DURATION      let time pass
 //	unlisten, listen   remove the socket, make it again
 //
 // Everything heard is written to heard, one JSON object a line.
@@ -101,6 +102,10 @@ func (g *fakeGuard) step(step string) error {
 		return g.conn.Close()
 	case "kill":
 		return g.kill(what)
+	case "pass":
+		d, err := time.ParseDuration(what)
+		time.Sleep(d)
+		return err
 	case "file":
 		for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 			if _, err := os.Stat(what); err == nil {

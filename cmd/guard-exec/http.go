@@ -12,7 +12,7 @@ import (
 	"github.com/onceguard/onceguard/pkg/wrapper"
 )
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer bounds what is read of an answer, its head included.
 const maxAnswer = 16 << 20
 
 // request is one HTTP/1.0 request over a Unix socket, which the server ends by closing.
@@ -50,7 +50,8 @@ func (r request) do(deadline time.Time) (code int, body []byte, err error) {
 
 // answer reads one HTTP/1.x answer.
 func answer(from io.Reader) (code int, body []byte, err error) {
-	r := bufio.NewReader(io.LimitReader(from, maxAnswer+1))
+	limited := &io.LimitedReader{R: from, N: maxAnswer}
+	r := bufio.NewReader(limited)
 	length, first := -1, true
 	for {
 		line, err := r.ReadString('\n')
@@ -80,17 +81,16 @@ func answer(from io.Reader) (code int, body []byte, err error) {
 		}
 	}
 	if length >= 0 {
-		body = make([]byte, 0, min(length, 64<<10))
-		buf := bytes.NewBuffer(body)
-		n, err := io.CopyN(buf, r, int64(length))
+		var buf bytes.Buffer
+		n, err := io.CopyN(&buf, r, int64(length))
 		if err != nil {
 			return 0, nil, fmt.Errorf("the answer broke off after %d of %d bytes: %w", n, length, unexpected(err))
 		}
 		return code, buf.Bytes(), nil
 	}
 	body, err = io.ReadAll(r)
-	if err == nil && len(body) > maxAnswer {
-		err = fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+	if err == nil && limited.N == 0 {
+		err = fmt.Errorf("an answer of %d bytes or more", maxAnswer)
 	}
 	return code, body, err
 }

@@ -14,7 +14,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
+// noWait keeps the race detector from sleeping a second at the end of each program.
+const noWait = "atexit_sleep_ms=0"
+
 func TestMain(m *testing.M) {
+	_ = os.Setenv("GORACE", noWait)
 	testscript.Main(m, map[string]func(){
 		"guard-exec": main,
 		"fakeguard":  fakeGuardMain,
@@ -24,7 +28,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true})
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error { e.Setenv("GORACE", noWait); return nil },
+	})
 }
 
 // fakeguard SOCKET STEP…
@@ -36,7 +43,7 @@ func fakeGuardMain() {
 	}
 }
 
-// code N COMMAND… succeeds if COMMAND exits with N; -n says: killed by signal n.
+// code N COMMAND… succeeds if COMMAND exits with N.
 func codeMain() {
 	want, err := strconv.Atoi(os.Args[1])
 	if err != nil {
