@@ -1,0 +1,249 @@
+// Package localapi is the endpoint that a worker talks to: HTTP/1.1 with JSON on a Unix
+// socket and, where the pod has a network of its own, on a loopback port. Every request
+// but the health check carries the pod's bearer token.
+//
+//	GET  /v1/window   the window and the attempt of this pod
+//	POST /v1/commit   statements and the completion in one transaction (package commit)
+//	GET  /healthz     no token; 200 while the guard lives
+//
+// Every error is {"error":{"code","message","statement","sqlstate","position"}}; which
+// status a code has is one table (statuses).
+package localapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"go.uber.org/zap"
+
+	"github.com/onceguard/onceguard/pkg/commit"
+)
+
+// DefaultMaxBody is how many bytes of a request are read when Options does not say.
+const DefaultMaxBody = 1 << 20
+
+// Committer makes commits; see package commit.
+type Committer interface {
+	Commit(ctx context.Context, r commit.Request) (commit.Answer, error)
+}
+
+// Options of the endpoint.
+type Options struct {
+	Token     string // the pod's
+	Window    func() Window
+	Committer Committer
+	MaxBody   int64 // 0: DefaultMaxBody
+	Log       *zap.Logger
+}
+
+// Window is the answer to GET /v1/window.
+type Window struct {
+	JobName        string     `json:"job_name"`
+	WindowStart    time.Time  `json:"window_start"`
+	WindowEnd      *time.Time `json:"window_end,omitempty"` // the next nominal instant; absent when unknown
+	Trigger        string     `json:"trigger,omitempty"`
+	State          string     `json:"state"` // as the guard stands: held means that a commit may be made
+	Committed      bool       `json:"committed"`
+	ExecutionID    string     `json:"execution_id,omitempty"`
+	Attempt        int        `json:"attempt,omitempty"`
+	FencingToken   int64      `json:"fencing_token,omitempty"`
+	IdempotencyKey string     `json:"idempotency_key,omitempty"`
+	Message        string     `json:"message,omitempty"`
+}
+
+// committed is the answer to a commit.
+type committed struct {
+	Committed  bool            `json:"committed"`
+	Replayed   bool            `json:"replayed"`
+	Statements []commit.Rows   `json:"statements,omitempty"`
+	Result     json.RawMessage `json:"result,omitempty"`
+	Processed  *int64          `json:"processed,omitempty"`
+}
+
+// failure is the body of every error.
+type failure struct {
+	Error problem `json:"error"`
+}
+
+type problem struct {
+	Code      commit.Code `json:"code"`
+	Message   string      `json:"message"`
+	Statement *int        `json:"statement,omitempty"` // index from 0
+	SQLState  string      `json:"sqlstate,omitempty"`
+	Position  int         `json:"position,omitempty"` // character of the statement, from 1
+}
+
+// Codes of the endpoint itself.
+const (
+	codeUnauthorized commit.Code = "unauthorized"
+	codeNotFound     commit.Code = "not_found"
+	codeMethod       commit.Code = "method_not_allowed"
+	codeTooLarge     commit.Code = "too_large"
+	codeInternal     commit.Code = "internal"
+)
+
+// statuses is the whole mapping from what happened to HTTP.
+var statuses = map[commit.Code]int{
+	commit.Invalid:       http.StatusBadRequest,
+	commit.Failed:        http.StatusBadRequest,
+	commit.Unexpected:    http.StatusBadRequest,
+	commit.Forbidden:     http.StatusBadRequest,
+	commit.TooLarge:      http.StatusBadRequest,
+	commit.Refused:       http.StatusBadRequest,
+	commit.InFlight:      http.StatusConflict,
+	commit.NoAttempt:     http.StatusPreconditionFailed,
+	commit.FenceLost:     http.StatusPreconditionFailed,
+	commit.Closed:        http.StatusPreconditionFailed,
+	commit.OtherPayload:  http.StatusUnprocessableEntity,
+	commit.OtherRequest:  http.StatusUnprocessableEntity,
+	commit.UnknownResult: http.StatusServiceUnavailable,
+	commit.NotCommitted:  http.StatusServiceUnavailable,
+	commit.Unavailable:   http.StatusServiceUnavailable,
+	codeUnauthorized:     http.StatusUnauthorized,
+	codeNotFound:         http.StatusNotFound,
+	codeMethod:           http.StatusMethodNotAllowed,
+	codeTooLarge:         http.StatusRequestEntityTooLarge,
+	codeInternal:         http.StatusInternalServerError,
+}
+
+type api struct{ o Options }
+
+// Handler gives the endpoint.
+func Handler(o Options) http.Handler {
+	if o.MaxBody <= 0 {
+		o.MaxBody = DefaultMaxBody
+	}
+	a := api{o}
+	r := chi.NewRouter()
+	r.Use(a.recovered)
+	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, problem{Code: codeNotFound, Message: "there is nothing at " + r.URL.Path + "; see GET /v1/window and POST /v1/commit"})
+	})
+	r.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, problem{Code: codeMethod, Message: r.Method + " is not a method of " + r.URL.Path})
+	})
+	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	r.With(a.authorised).Get("/v1/window", a.window)
+	r.With(a.authorised).Post("/v1/commit", a.commit)
+	return r
+}
+
+// authorised compares the bearer token in constant time, whatever its length.
+func (a api) authorised(next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(a.o.Token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
+		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			a.fail(w, problem{Code: codeUnauthorized, Message: `send the header "Authorization: Bearer $ONCEGUARD_TOKEN"`})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// recovered keeps a panic to its request.
+func (a api) recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if p := recover(); p != nil {
+				a.o.Log.Error("a request panicked", zap.Any("panic", p), zap.String("path", r.URL.Path), zap.StackSkip("stack", 1))
+				a.fail(w, problem{Code: codeInternal, Message: "internal error; ask again, a commit is never made twice"})
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (a api) window(w http.ResponseWriter, _ *http.Request) {
+	a.answer(w, http.StatusOK, a.o.Window())
+}
+
+func (a api) commit(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.o.MaxBody))
+	if err != nil {
+		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			a.failf(w, codeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
+			return
+		}
+		a.failf(w, commit.Invalid, "the body could not be read: %v", err)
+		return
+	}
+	request, err := commit.Parse(body)
+	if err != nil {
+		a.refuse(w, err)
+		return
+	}
+	start := time.Now()
+	answer, err := a.o.Committer.Commit(r.Context(), request)
+	if err != nil {
+		a.refuse(w, err)
+		return
+	}
+	fields := []zap.Field{zap.Bool("replayed", answer.Replayed), zap.Int("statements", len(request.Statements)), zap.Duration("took", time.Since(start))}
+	if answer.Processed != nil {
+		fields = append(fields, zap.Int64("processed", *answer.Processed))
+	}
+	a.o.Log.Info("answered a commit", fields...)
+	a.answer(w, http.StatusOK, committed{
+		Committed: true, Replayed: answer.Replayed, Statements: answer.Statements, Result: answer.Result, Processed: answer.Processed,
+	})
+}
+
+// refuse answers with an error of package commit.
+func (a api) refuse(w http.ResponseWriter, err error) {
+	e, ok := errors.AsType[*commit.Error](err)
+	if !ok {
+		a.o.Log.Error("a commit failed in an unforeseen way", zap.Error(err))
+		a.failf(w, codeInternal, "internal error; ask again, a commit is never made twice")
+		return
+	}
+	// What Postgres says about a statement may repeat its arguments, so the log has the
+	// place only.
+	fields := []zap.Field{zap.String("code", string(e.Code))}
+	if e.Statement != nil {
+		fields = append(fields, zap.Int("statement", *e.Statement))
+	}
+	if e.SQLState != "" {
+		fields = append(fields, zap.String("sqlstate", e.SQLState))
+	}
+	a.o.Log.Warn("refused a commit", fields...)
+	a.fail(w, problem{Code: e.Code, Message: e.Message, Statement: e.Statement, SQLState: e.SQLState, Position: e.Position})
+}
+
+func (a api) failf(w http.ResponseWriter, c commit.Code, format string, args ...any) {
+	a.fail(w, problem{Code: c, Message: fmt.Sprintf(format, args...)})
+}
+
+func (a api) fail(w http.ResponseWriter, p problem) {
+	status, ok := statuses[p.Code]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	a.answer(w, status, failure{p})
+}
+
+func (a api) answer(w http.ResponseWriter, status int, body any) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		a.o.Log.Error("an answer could not be written", zap.Error(err))
+		http.Error(w, `{"error":{"code":"internal","message":"internal error"}}`, http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // the client may be gone; the ledger has the truth
+}
