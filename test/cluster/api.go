@@ -61,10 +61,14 @@ func (a *api) get(ctx context.Context, url string) ([]byte, error) {
 	return body, nil
 }
 
-// apiReady: the API server serves.
-func (a *api) apiReady(ctx context.Context) error {
-	_, err := a.get(ctx, apiServer+"/readyz")
-	return err
+// healthURL is where each component says that it serves; containerd has only its socket.
+var healthURL = map[string]string{
+	"etcd":                    etcdAddress + "/health",
+	"kube-apiserver":          apiServer + "/readyz",
+	"kube-controller-manager": "https://127.0.0.1:10257/healthz",
+	"kube-scheduler":          "https://127.0.0.1:10259/healthz",
+	"kubelet":                 "http://127.0.0.1:10248/healthz",
+	"kube-proxy":              "http://127.0.0.1:10256/healthz",
 }
 
 // nodeReady: the kubelet serves, and the node takes pods.
@@ -103,11 +107,8 @@ func (a *api) nodeReady(ctx context.Context) error {
 	return nil
 }
 
-// podsReady: pods of the default namespace can be created, and Services reach them.
+// podsReady: pods of the default namespace can be created.
 func (a *api) podsReady(ctx context.Context) error {
-	if _, err := a.get(ctx, apiServer+"/api/v1/namespaces/default/serviceaccounts/default"); err != nil {
-		return err
-	}
-	_, err := a.get(ctx, "http://127.0.0.1:10256/healthz") // kube-proxy
+	_, err := a.get(ctx, apiServer+"/api/v1/namespaces/default/serviceaccounts/default")
 	return err
 }

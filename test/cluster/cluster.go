@@ -86,7 +86,7 @@ func healthy(ctx context.Context, l layout) bool {
 		}
 	}
 	a, err := newAPI(l)
-	return err == nil && a.apiReady(ctx) == nil && a.nodeReady(ctx) == nil && a.podsReady(ctx) == nil
+	return err == nil && a.nodeReady(ctx) == nil && a.podsReady(ctx) == nil
 }
 
 // prepare makes folders, keys, configuration, network and cgroups.
@@ -158,6 +158,11 @@ func startAll(ctx context.Context, l layout) error {
 	if err := startNamed("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"); err != nil {
 		return err
 	}
+	for _, name := range running {
+		if err := waitReady(ctx, l, name, running...); err != nil {
+			return err
+		}
+	}
 	a, err := newAPI(l)
 	if err != nil {
 		return err
@@ -167,10 +172,9 @@ func startAll(ctx context.Context, l layout) error {
 	}, running...)
 }
 
-// readiness is how one component shows that it serves; nil if nothing waits for it alone.
+// readiness is how one component shows that it serves.
 func readiness(l layout, component string) (func(context.Context) error, error) {
-	switch component {
-	case "containerd":
+	if component == "containerd" {
 		return func(ctx context.Context) error {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", l.containerdSocket())
 			if err != nil {
@@ -178,21 +182,21 @@ func readiness(l layout, component string) (func(context.Context) error, error) 
 			}
 			return conn.Close()
 		}, nil
-	case "kube-apiserver":
-		a, err := newAPI(l)
-		if err != nil {
-			return nil, err
-		}
-		return a.apiReady, nil
-	default:
-		return nil, nil
 	}
+	a, err := newAPI(l)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		_, err := a.get(ctx, healthURL[component])
+		return err
+	}, nil
 }
 
 // waitReady waits until a component serves, as long as the components named beside it run.
 func waitReady(ctx context.Context, l layout, component string, others ...string) error {
 	ready, err := readiness(l, component)
-	if err != nil || ready == nil {
+	if err != nil {
 		return err
 	}
 	return waitFor(ctx, l, ready, append(others, component)...)
@@ -282,7 +286,7 @@ func endComponents(ctx context.Context, l layout, which func(process) bool, firs
 		return err
 	}
 	ps = slices.DeleteFunc(ps, func(p process) bool { return !which(p) })
-	return end(ctx, l, ps, first)
+	return end(ctx, l, ps, first, downGrace)
 }
 
 // removeFiles removes the cluster's folders, and what kubelet and CNI keep in places

@@ -285,7 +285,7 @@ func status(ctx context.Context, l layout, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(a.apiReady(ctx), a.nodeReady(ctx)); err != nil {
+	if err := a.nodeReady(ctx); err != nil {
 		return fmt.Errorf("%w (%w)", errNotUp, err)
 	}
 	fmt.Fprintf(out, "node %s is ready at %s; kubeconfig %s\n", nodeName, nodeAddress, l.kubeconfig())
@@ -338,7 +338,7 @@ func signalOne(ctx context.Context, l layout, name string, sig unix.Signal, out 
 		return fmt.Errorf("%s of cluster %s does not run", c.name, l.name)
 	}
 	if sig == unix.SIGTERM || sig == unix.SIGKILL {
-		return end(ctx, l, ps, sig)
+		return end(ctx, l, ps, sig, stopGrace)
 	}
 	hs := holdAll(l, ps)
 	defer closeAll(hs)

@@ -63,7 +63,8 @@ func apiserverArgs(l layout) []string {
 
 func controllerArgs(l layout, name string) []string {
 	conf := l.config(name + ".conf")
-	return []string{"--kubeconfig=" + conf, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf, "--leader-elect=false"}
+	return []string{"--kubeconfig=" + conf, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf, "--leader-elect=false",
+		"--tls-cert-file=" + l.pki(name+".crt"), "--tls-private-key-file=" + l.pki(name+".key")}
 }
 
 // componentNamed accepts the full name and, as people say it, the name without "kube-".
@@ -223,6 +224,7 @@ state = %[2]q
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [%[7]q]
     conf_dir = %[8]q
+    use_internal_loopback = true
 
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 )
@@ -68,15 +67,29 @@ func findProgram(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
 }
 
-// static reports whether a program runs without shared libraries, as one packed
-// alone into an image must.
-func static(path string) bool {
-	f, err := elf.Open(path)
+// needsInterpreter names the dynamic loader that an ELF program asks for, "" if it is
+// static or no ELF program. Alone in an image, only a static program runs.
+func needsInterpreter(program []byte) string {
+	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
-		return false
+		return ""
 	}
 	defer f.Close()
-	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			b, err := io.ReadAll(io.LimitReader(p.Open(), 4096))
+			if err != nil {
+				return "an unreadable loader"
+			}
+			return string(bytes.TrimRight(b, "\x00"))
+		}
+	}
+	return ""
+}
+
+func static(path string) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && needsInterpreter(b) == ""
 }
 
 // ensurePackages installs what is missing with apt-get, or says what is missing.

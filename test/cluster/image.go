@@ -125,6 +125,9 @@ func buildLayer(spec imageSpec) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		if interpreter := needsInterpreter(data); interpreter != "" && spec.files[interpreter] == "" {
+			return nil, fmt.Errorf("%s needs shared libraries (it is run by %s, which the image lacks): build it with CGO_ENABLED=0", file, interpreter)
+		}
 		info, err := os.Stat(file)
 		if err != nil {
 			return nil, err

@@ -22,9 +22,11 @@ import (
 // process ids can be stale, and a process without the mark is never signalled.
 const envMarker = "ONCEGUARD_TEST_BED"
 
-// Bounds of stopping: the API server drains for a while.
+// How long a process may take to end: when somebody wants to see it stop in good order
+// (the API server lets watches go on for a minute), when all of the cluster goes, and after SIGKILL.
 const (
-	stopGrace = 10 * time.Second
+	stopGrace = 75 * time.Second
+	downGrace = 5 * time.Second
 	killGrace = 10 * time.Second
 )
 
@@ -188,17 +190,17 @@ func waitGone(ctx context.Context, hs []handle, d time.Duration) (bool, error) {
 }
 
 // end stops processes: the first signal, a bounded wait, then SIGKILL.
-func end(ctx context.Context, l layout, ps []process, first unix.Signal) error {
+func end(ctx context.Context, l layout, ps []process, first unix.Signal, grace time.Duration) error {
 	hs := holdAll(l, ps)
 	defer closeAll(hs)
-	return endHandles(ctx, hs, first)
+	return endHandles(ctx, hs, first, grace)
 }
 
-func endHandles(ctx context.Context, hs []handle, first unix.Signal) error {
+func endHandles(ctx context.Context, hs []handle, first unix.Signal, grace time.Duration) error {
 	for _, step := range []struct {
 		sig   unix.Signal
 		grace time.Duration
-	}{{first, stopGrace}, {unix.SIGKILL, killGrace}} {
+	}{{first, grace}, {unix.SIGKILL, killGrace}} {
 		if err := signalAll(hs, step.sig); err != nil {
 			return err
 		}
@@ -223,7 +225,7 @@ func endPods(ctx context.Context, l layout) error {
 				hs = append(hs, h)
 			}
 		}
-		err = endHandles(ctx, hs, unix.SIGKILL)
+		err = endHandles(ctx, hs, unix.SIGKILL, killGrace)
 		closeAll(hs)
 		if err != nil {
 			return fmt.Errorf("pods: %w", err)

@@ -58,8 +58,8 @@ func tools() []tool {
 		{name: "containerd", version: containerdVersion, programs: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 			packages: prefixed("github.com/containerd/containerd/v2/cmd/", "containerd", "containerd-shim-runc-v2", "ctr"),
 			ldflags:  "-X github.com/containerd/containerd/v2/version.Version=" + containerdVersion},
-		{name: "cni-plugins", version: cniVersion, programs: []string{"ptp", "loopback", "host-local", "portmap"},
-			packages: prefixed("github.com/containernetworking/plugins/plugins/", "main/ptp", "main/loopback", "ipam/host-local", "meta/portmap")},
+		{name: "cni-plugins", version: cniVersion, programs: []string{"ptp", "host-local", "portmap"},
+			packages: prefixed("github.com/containernetworking/plugins/plugins/", "main/ptp", "ipam/host-local", "meta/portmap")},
 		{name: "helm", version: helmVersion, programs: []string{"helm"}, packages: []string{"helm.sh/helm/v3/cmd/helm"},
 			ldflags: "-X helm.sh/helm/v3/internal/version.version=" + helmVersion},
 		{name: "pause", version: pauseVersion, programs: []string{"pause"}},
@@ -123,7 +123,7 @@ func build(ctx context.Context, l layout, out io.Writer) error {
 		}
 	}
 	todo := missing()
-	fmt.Fprintf(out, "building %s into %s (cold, on two cores, about 20 minutes and 5 GB of Go's build cache; once)\n", toolNames(todo), dir)
+	fmt.Fprintf(out, "building %s into %s (once; up to 20 minutes on two cores, and 5 GB of Go's build cache)\n", toolNames(todo), dir)
 	begin := time.Now()
 	for i, t := range todo {
 		p := &progress{out: out, label: fmt.Sprintf("[%d/%d] %s %s", i+1, len(todo), t.name, t.version), begin: begin}
