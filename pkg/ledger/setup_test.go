@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"net/url"
 	"testing"
 	"time"
 
@@ -90,4 +91,14 @@ func age(t testing.TB, owner *pgx.Conn, a claim.Attempt) {
 	t.Helper()
 	exec(t, owner, "UPDATE onceguard.job_lease SET expires_at = clock_timestamp() - interval '1 second' WHERE job_name = $1 AND window_start = $2",
 		a.Window.JobName, a.Window.Start)
+}
+
+// superURL is the superuser's URL of an owner's database.
+func superURL(t testing.TB, ownerURL string) string {
+	t.Helper()
+	u, err := url.Parse(ownerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return postgres.Shared(t).URL(u.Path[1:])
 }
