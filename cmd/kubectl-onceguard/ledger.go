@@ -92,11 +92,11 @@ func (p *program) secretSource(ctx context.Context) (source, error) {
 	case apierrors.IsForbidden(err):
 		return source{}, fmt.Errorf("you may not read Secret %s in namespace %s: give the URL of a login that may read the record by --ledger-url-file or %s", p.secret, namespace, envLedgerURL)
 	case err != nil:
-		return source{}, fmt.Errorf("Secret %s in namespace %s: %w", p.secret, namespace, err)
+		return source{}, fmt.Errorf("read Secret %s in namespace %s: %w", p.secret, namespace, err)
 	}
 	url := strings.TrimSpace(string(secret.Data[contract.LedgerKey]))
 	if url == "" {
-		return source{}, fmt.Errorf("Secret %s in namespace %s has nothing under the key %q: it must hold postgres://user:password@host/database", p.secret, namespace, contract.LedgerKey)
+		return source{}, fmt.Errorf("the Secret %s in namespace %s has nothing under the key %q: it must hold postgres://user:password@host/database", p.secret, namespace, contract.LedgerKey)
 	}
 	return source{url: url, found: "Secret " + namespace + "/" + p.secret}, nil
 }
@@ -178,7 +178,7 @@ func cannotConnect(name string, config *pgx.ConnConfig, err error) error {
 func (c *connection) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = c.Conn.Close(ctx)
+	_ = c.Close(ctx)
 }
 
 // explain adds where and what to do to an error of package audit.

@@ -38,7 +38,7 @@ func main() {
 // wrong command line.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	p := &program{env: env, stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
-	root := p.rootCommand()
+	root := p.rootCommand() //nolint:contextcheck // cobra hands the context to each command
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var usage usageError

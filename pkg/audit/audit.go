@@ -20,11 +20,11 @@ type Querier interface {
 }
 
 var (
-	// ErrNoSchema: the database has no ledger, or one too old for these queries.
+	// ErrNoSchema says that the database has no ledger, or one too old for these queries.
 	ErrNoSchema = errors.New("the database holds no ledger of this version (schema onceguard)")
-	// ErrForbidden: the login may not read the views.
+	// ErrForbidden says that the login may not read the views.
 	ErrForbidden = errors.New("the login may not read the record")
-	// ErrNotFound: the window was never claimed.
+	// ErrNotFound says that the window was never claimed.
 	ErrNotFound = errors.New("no such window in the record")
 )
 
