@@ -138,7 +138,7 @@ func (m *step) acquire() {
 func (m *step) hello(e Hello) {
 	p := proc{container: e.Container, kind: e.Kind}
 	switch {
-	case e.Kind == wire.KindHook || e.Kind == wire.KindWait:
+	case e.Kind == wire.KindHook || e.Kind == wire.KindWait || m.Phase == Refused:
 	case e.Kind != wire.KindInit && e.Kind != wire.KindWorker, !m.conf.known(e.Kind, e.Container):
 		m.refuse(e.Conn, contract.ExitRefused, m.say(TextUnknown, e.Container, e.Kind, m.conf.names()))
 		return

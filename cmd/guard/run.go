@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/guard"
+	"github.com/onceguard/onceguard/pkg/logs"
+	"github.com/onceguard/onceguard/pkg/wire"
+	"github.com/onceguard/onceguard/pkg/wrapper"
+)
+
+// Where guard run finds the ledger's URL when no flag says it. A file is better: an
+// environment is shown by ps, inherited and often logged.
+const (
+	envLedgerURLFile = "ONCEGUARD_LEDGER_URL_FILE"
+	envLedgerURL     = "ONCEGUARD_LEDGER_URL"
+)
+
+// container is the name of the one command of guard run.
+const container = "main"
+
+const usage = `guard run --job NAMESPACE/NAME --window-start INSTANT [flags] -- COMMAND [ARGUMENTS]
+
+Runs the command if its window is not done yet, as the guard does in a pod: from cron,
+a systemd timer or a shell. The window is the instant for which the run was planned, not
+the instant at which it starts. For a cron entry that fires every hour:
+
+  guard run --job shop/report --window-start "$(date -u +%Y-%m-%dT%H:00:00Z)" \
+    --ledger-url-file /etc/onceguard/url -- /usr/local/bin/report
+
+Exit code: the command's; 0 when the window is done already; 75 try again later; 78 a
+retry makes no sense.
+`
+
+// options of guard run.
+type options struct {
+	config  contract.GuardConfig
+	urlFile string
+	level   zapcore.Level
+	argv    []string
+}
+
+// runCommand runs one command with a guard in the same process.
+func runCommand(ctx context.Context, args, env []string, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "guard run:", err)
+		return exitUsage
+	}
+	get := environment(env)
+	source, where, err := ledgerURL(o.urlFile, get)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "guard run:", err)
+		return contract.ExitRefused
+	}
+	o.config.SecretKey = where // for messages: there is no Secret here
+
+	dir, err := os.MkdirTemp("", "onceguard-")
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "guard run:", err)
+		return contract.ExitRetry
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	host, _ := os.Hostname()
+	p := pod{
+		config: o.config, name: host, source: source, log: logs.New(stderr, o.level),
+		origin: claim.Origin{Trigger: o.config.Trigger, Source: o.config.Source, WindowEnd: o.config.WindowEnd, Node: host},
+		paths:  paths{state: dir, execSocket: filepath.Join(dir, "exec.sock"), apis: filepath.Join(dir, "api.sock")},
+	}
+	opened, err := p.open()
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "guard run:", err)
+		return contract.ExitRetry
+	}
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		opened.serve(serving)
+	}()
+	code := wrapper.Run(ctx, wrapper.Options{
+		Socket: p.paths.execSocket, Container: container, Kind: wire.KindWorker,
+		Argv: o.argv, Env: hide(env), Stderr: stderr,
+	})
+	stop()
+	<-left
+	return code
+}
+
+// hide keeps the ledger's URL from the worker: it has the local endpoint.
+func hide(env []string) []string {
+	kept := make([]string, 0, len(env))
+	for _, e := range env {
+		if !strings.HasPrefix(e, envLedgerURL+"=") && !strings.HasPrefix(e, envLedgerURLFile+"=") {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// ledgerURL finds where the URL is; where names the place for people.
+func ledgerURL(file string, env func(string) string) (source func(context.Context) (string, error), where string, err error) {
+	if file == "" {
+		file = env(envLedgerURLFile)
+	}
+	if file != "" {
+		return func(context.Context) (string, error) {
+			b, err := os.ReadFile(file)
+			return string(b), err
+		}, fmt.Sprintf("file %q", file), nil
+	}
+	if url := env(envLedgerURL); url != "" {
+		return func(context.Context) (string, error) { return url, nil }, "environment variable " + envLedgerURL, nil
+	}
+	return nil, "", fmt.Errorf("no ledger is named: give --ledger-url-file, or set %s or %s", envLedgerURLFile, envLedgerURL)
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	o := options{config: contract.GuardConfig{
+		Version: contract.ConfigVersion, Trigger: contract.TriggerScheduled, Source: contract.SourceDeclared,
+		Containers: []string{container},
+	}}
+	c := &o.config
+	f := flag.NewFlagSet("guard run", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // errors are returned
+	f.StringVar(&c.JobName, "job", "", "the job, as `NAMESPACE/NAME`")
+	f.Func("window-start", "the planned `instant` (RFC 3339)", instant(&c.WindowStart))
+	f.Func("window-end", "the next planned `instant`, if known", instant(&c.WindowEnd))
+	f.StringVar(&o.urlFile, "ledger-url-file", "", "`file` that holds the ledger's connection URL")
+	completion := f.String("completion", string(contract.CompletionExitCode), "what completes the window: exit-code or transaction")
+	busy := f.String("busy", string(contract.BusyWait), "while another attempt holds the window: wait, skip or fail")
+	lease := f.Duration("lease", 30*time.Second, "length of the lease")
+	wait := f.Duration("ledger-wait", 0, "how long to wait for the ledger; 0: until the window ends, else 10m")
+	f.StringVar(&c.LogLanguage, "log-language", "en", "en or zh")
+	f.TextVar(&o.level, "log-level", zapcore.WarnLevel, "debug, info, warn or error")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			_, _ = io.WriteString(stderr, usage+"\nFlags:\n")
+			f.SetOutput(stderr)
+			f.PrintDefaults()
+		}
+		return o, err
+	}
+	o.argv = f.Args()
+	c.Completion, c.Busy = contract.Completion(*completion), contract.Busy(*busy)
+	c.Lease, c.LedgerWait = contract.Duration(*lease), contract.Duration(*wait)
+	c.StartTimeout = contract.Duration(time.Minute) // the command starts at once
+	namespace, name, ok := strings.Cut(c.JobName, "/")
+	switch {
+	case !ok || namespace == "" || name == "" || strings.ContainsAny(c.JobName, "#@ ") || strings.Contains(name, "/"):
+		return o, fmt.Errorf("--job is %q; it must be NAMESPACE/NAME without spaces, # and @", c.JobName)
+	case c.WindowStart.IsZero():
+		return o, fmt.Errorf("--window-start is missing; give the planned instant, like 2026-11-30T13:18:00Z")
+	case len(o.argv) == 0:
+		return o, fmt.Errorf("no command is given; put it behind --")
+	}
+	return o, guard.Validate(*c)
+}
+
+// instant parses an RFC 3339 flag.
+func instant(to *time.Time) func(string) error {
+	return func(s string) (err error) {
+		*to, err = time.Parse(time.RFC3339, s)
+		if err != nil {
+			return fmt.Errorf("%q is not an RFC 3339 instant like 2026-11-30T13:18:00Z", s)
+		}
+		return nil
+	}
+}
