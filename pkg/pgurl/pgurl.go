@@ -20,7 +20,11 @@ const ConnectTimeout = 5 * time.Second
 // the names of files and parameters.
 var ErrInvalid = errors.New("the connection URL is not valid")
 
-const form = "postgres://user:password@host:5432/database?sslmode=verify-full"
+const (
+	form  = "postgres://user:password@host:5432/database?sslmode=verify-full"
+	shape = "it must look like " + form +
+		"; in a password write # as %23, / as %2F, ? as %3F, @ as %40, % as %25 and a space as %20"
+)
 
 // Parse reads a URL, ignoring white space around it (a trailing newline is common in
 // a Secret). application names the program in pg_stat_activity unless the URL does.
@@ -35,6 +39,11 @@ func Parse(text, application string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, explain(err))
+	}
+	// An unescaped @ in the password moves its rest into the host, where every message
+	// about the network would show it.
+	if strings.Contains(cfg.Host, "@") {
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, shape)
 	}
 	if cfg.ConnectTimeout <= 0 {
 		cfg.ConnectTimeout = ConnectTimeout
@@ -53,12 +62,13 @@ func explain(err error) string {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Sprintf("cannot read the file %s that it names (%v)", file.Path, file.Err)
 	}
+	// Only what pgx says behind the connection string, and of that only a known name.
+	said := err.Error()[strings.LastIndex(err.Error(), "`: ")+1:]
 	for _, name := range []string{"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "target_session_attrs",
 		"channel_binding", "require_auth", "min_protocol_version", "max_protocol_version", "sslnegotiation"} {
-		if pe, ok := err.(interface{ Unwrap() error }); ok && pe.Unwrap() != nil && strings.Contains(pe.Unwrap().Error(), name) {
+		if strings.Contains(said, name) {
 			return fmt.Sprintf("the parameter %s has a bad value", name)
 		}
 	}
-	return "it must look like " + form +
-		"; in a password write # as %23, / as %2F, ? as %3F, @ as %40, % as %25 and a space as %20"
+	return shape
 }

@@ -1,0 +1,148 @@
+package migrate_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/onceguard/onceguard/pkg/migrate"
+	"github.com/onceguard/onceguard/pkg/pgurl"
+	"github.com/onceguard/onceguard/test/postgres"
+)
+
+func TestMain(m *testing.M) { postgres.Main(m) }
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+// Many programs may migrate the same empty database at once, and again later.
+func TestConcurrentUp(t *testing.T) {
+	owner := postgres.Database(t)
+	if v, err := migrate.Version(t.Context(), owner); err != nil || v != 0 {
+		t.Fatal(v, err)
+	}
+	var g sync.WaitGroup
+	for range 6 {
+		g.Go(func() {
+			if _, to, err := migrate.Up(t.Context(), owner, zap.NewNop()); err != nil || to != migrate.Latest() {
+				t.Error(to, err)
+			}
+		})
+	}
+	g.Wait()
+	from, to, err := migrate.Up(t.Context(), owner, zap.NewNop())
+	if err != nil || from != migrate.Latest() || to != from {
+		t.Fatal(from, to, err)
+	}
+	if v, err := migrate.Version(t.Context(), owner); err != nil || v != migrate.Latest() {
+		t.Fatal(v, err)
+	}
+}
+
+// A role with CREATE on the database, or with the schema already made for it, is
+// enough; one with neither is told what it lacks.
+func TestRights(t *testing.T) {
+	ctx := t.Context()
+	owner := postgres.Database(t)
+	role, roleURL := postgres.Login(t, owner)
+	_, _, err := migrate.Up(ctx, roleURL, zap.NewNop())
+	if err == nil || !strings.Contains(err.Error(), "GRANT CREATE ON DATABASE") || !strings.Contains(err.Error(), role) {
+		t.Fatal(err)
+	}
+	u, _ := url.Parse(owner)
+	if _, err := connect(t, owner).Exec(ctx, "GRANT CREATE ON DATABASE "+u.Path[1:]+" TO "+role); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := migrate.Up(ctx, roleURL, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+
+	other := postgres.Database(t)
+	role, roleURL = postgres.Login(t, other)
+	u, _ = url.Parse(other)
+	postgres.Shared(t).Exec(t, u.Path[1:], "CREATE SCHEMA onceguard AUTHORIZATION "+role)
+	if _, _, err := migrate.Up(ctx, roleURL, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Nothing is open to PUBLIC, every function that jobs may call is a definer function
+// with a fixed search_path, and everything has a comment.
+func TestSchemaIsClosedAndDocumented(t *testing.T) {
+	ctx := t.Context()
+	owner := postgres.Database(t)
+	if _, _, err := migrate.Up(ctx, owner, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, owner)
+	for what, query := range map[string]string{
+		"open to PUBLIC": `SELECT proname FROM pg_proc p WHERE pronamespace = 'onceguard'::regnamespace
+			AND (proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) x WHERE x.grantee = 0))
+			UNION SELECT relname FROM pg_class r WHERE relnamespace = 'onceguard'::regnamespace
+			AND EXISTS (SELECT FROM aclexplode(relacl) x WHERE x.grantee = 0)`,
+		"without a fixed search_path": `SELECT proname FROM pg_proc WHERE pronamespace = 'onceguard'::regnamespace
+			AND NOT coalesce(proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp']`,
+		"without a comment": `SELECT proname FROM pg_proc WHERE pronamespace = 'onceguard'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL
+			UNION SELECT relname FROM pg_class WHERE relnamespace = 'onceguard'::regnamespace AND relkind IN ('r', 'v')
+			AND relname <> 'migration' AND obj_description(oid, 'pg_class') IS NULL`,
+	} {
+		rows, err := c.Query(ctx, query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(names) > 0 {
+			t.Errorf("%s: %v, %v", what, names, err)
+		}
+	}
+}
+
+func TestGrantErrors(t *testing.T) {
+	ctx := t.Context()
+	empty, owner := postgres.Database(t), postgres.Database(t)
+	if _, _, err := migrate.Up(ctx, owner, zap.NewNop()); err != nil {
+		t.Fatal(err)
+	}
+	role, roleURL := postgres.Login(t, owner)
+	for name, c := range map[string]struct{ url, role, pattern, cure string }{
+		"no ledger":   {empty, role, "*", "migrate it first"},
+		"no role":     {owner, "nobody_here", "*", "CREATE ROLE"},
+		"bad pattern": {owner, role, "shop", "shop/*"},
+		"two stars":   {owner, role, "*/*", "shop/*"},
+		"not owner":   {roleURL, role, "*", "only the owner"},
+	} {
+		if err := migrate.GrantJob(ctx, c.url, c.role, c.pattern); err == nil || !strings.Contains(err.Error(), c.cure) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for range 2 {
+		if err := migrate.GrantJob(ctx, owner, role, "shop/*"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := migrate.GrantAudit(ctx, owner, role); err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, roleURL)
+	for _, view := range []string{"windows", "attempts", "skips", "jobs"} {
+		if _, err := c.Exec(ctx, "SELECT * FROM onceguard."+view); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, _, err := migrate.Up(ctx, "nonsense", zap.NewNop()); !errors.Is(err, pgurl.ErrInvalid) {
+		t.Fatal(err)
+	}
+}
