@@ -147,7 +147,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	lease := f.Duration("lease", 30*time.Second, "length of the lease")
 	wait := f.Duration("ledger-wait", 0, "how long to wait for the ledger; 0: until the window ends, else 10m")
 	f.StringVar(&c.LogLanguage, "log-language", "en", "en or zh")
-	f.TextVar(&o.level, "log-level", zapcore.WarnLevel, "debug, info, warn or error")
+	// What concerns the worker it is told anyway, by the wrapper.
+	f.TextVar(&o.level, "log-level", zapcore.ErrorLevel, "debug, info, warn or error")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			_, _ = io.WriteString(stderr, usage+"\nFlags:\n")

@@ -23,7 +23,7 @@ import (
 )
 
 // programs are what scripts call; each is this test binary under another name.
-var programs = map[string]func(){"guard": main, "post": postMain, "code": codeMain}
+var programs = map[string]func(){"guard": main, "post": postMain, "code": codeMain, "sidecar-in": sidecarMain}
 
 func TestMain(m *testing.M) {
 	if program, ok := programs[filepath.Base(os.Args[0])]; ok {
@@ -76,7 +76,11 @@ func codeMain() {
 // migrated gives the URL of a fresh database with a ledger and a table of business.
 func migrated(t testing.TB) string {
 	t.Helper()
-	url := postgres.Database(t)
+	return migratedAt(t, postgres.Database(t))
+}
+
+func migratedAt(t testing.TB, url string) string {
+	t.Helper()
 	if _, _, err := migrate.Up(t.Context(), url, zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func (m *step) claimDue() {
 
 func (m *step) giveUpWaiting() {
 	text := m.say(TextAwayOver, m.trouble, m.conf.where())
-	m.log(zapcore.ErrorLevel, text)
+	m.log(zapcore.WarnLevel, text)
 	m.refuseWaiting(contract.ExitRetry, text)
 }
 

@@ -299,14 +299,14 @@ func (m *step) busy(a claim.Answer) {
 		m.ExecutionID = m.fresh
 		m.log(zapcore.WarnLevel, m.say(TextClaimGone, m.conf.Window))
 	case m.conf.Busy == contract.BusyFail:
-		m.refuseWaiting(contract.ExitRetry, m.say(TextBusyFail, m.conf.Window, h.Attempt, holder(h)))
+		m.refuseWaiting(contract.ExitRetry, m.say(TextBusyFail, m.conf.Window, h.Attempt, m.holder(h)))
 		m.Phase = Idle
 	case m.conf.Busy == contract.BusySkip && a.Reason == claim.BusyHeld:
-		m.skip(a.Reason, m.say(TextSkipBusy, m.conf.Window, h.Attempt, holder(h)))
+		m.skip(a.Reason, m.say(TextSkipBusy, m.conf.Window, h.Attempt, m.holder(h)))
 	case a.Reason == claim.Committing:
-		m.waiting(zapcore.InfoLevel, m.say(TextCommitting, m.conf.Window, h.Attempt, holder(h)))
+		m.waiting(zapcore.InfoLevel, m.say(TextCommitting, m.conf.Window, h.Attempt, m.holder(h)))
 	default:
-		m.waiting(zapcore.InfoLevel, m.say(TextBusy, m.conf.Window, h.Attempt, holder(h)))
+		m.waiting(zapcore.InfoLevel, m.say(TextBusy, m.conf.Window, h.Attempt, m.holder(h)))
 	}
 }
 

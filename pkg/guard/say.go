@@ -142,13 +142,13 @@ func (m *step) skipText(a claim.Answer) string {
 		return m.say(TextSkipClosed, m.conf.Window)
 	}
 	h := a.Holder
-	return m.say(TextSkipCompleted, m.conf.Window, h.Attempt, holder(h), h.CompletedAt.UTC().Format(time.RFC3339))
+	return m.say(TextSkipCompleted, m.conf.Window, h.Attempt, m.holder(h), h.CompletedAt.UTC().Format(time.RFC3339))
 }
 
 // holder names an attempt's place for people.
-func holder(h claim.Holder) string {
+func (m *step) holder(h claim.Holder) string {
 	if h.Pod == "" {
-		return "another process"
+		return m.say(TextProcess)
 	}
-	return "pod " + h.Pod
+	return m.say(TextPod, h.Pod)
 }

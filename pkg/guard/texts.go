@@ -20,6 +20,8 @@ const (
 	TextAway            Key = "away"
 	TextAwayOver        Key = "away-over"
 	TextAwayRunning     Key = "away-running"
+	TextProcess         Key = "process"
+	TextPod             Key = "pod"
 	TextAsking          Key = "asking"
 	TextRefused         Key = "refused"
 	TextUnknown         Key = "unknown-container"
@@ -101,6 +103,8 @@ var texts = map[Key]text{
 		"heartbeat failed, the worker may run until %[1]s: %[2]s",
 		"心跳失败，程序可运行到 %[1]s：%[2]s",
 	},
+	TextProcess: {"another process", "另一进程"},
+	TextPod:     {"pod %[1]s", "Pod %[1]s"},
 	TextAsking: {
 		"the ledger is being asked for window %[1]s",
 		"正在向账本申请窗口 %[1]s",

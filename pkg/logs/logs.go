@@ -5,6 +5,7 @@ package logs
 
 import (
 	"io"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -26,9 +27,9 @@ const (
 // Writes are serialised, so w need not be safe for concurrent use.
 func New(w io.Writer, level zapcore.Level) *zap.Logger {
 	enc := zap.NewProductionEncoderConfig()
-	enc.TimeKey = "time"
-	enc.MessageKey = "message"
-	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	enc.EncodeTime = func(t time.Time, a zapcore.PrimitiveArrayEncoder) {
+		a.AppendString(t.UTC().Format("2006-01-02T15:04:05.000Z07:00")) // as guard-exec writes it
+	}
 	enc.EncodeDuration = zapcore.StringDurationEncoder
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(zapcore.AddSync(w)), level)
 	return zap.New(core)
