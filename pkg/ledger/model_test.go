@@ -127,3 +127,36 @@ func kind(err error) error {
 	}
 	return err
 }
+
+// With a rule of the SQL broken the comparison must say so.
+func TestModelNoticesABrokenRule(t *testing.T) {
+	for name, c := range map[string][3]string{
+		"a live lease is taken":           {"claim", "l.expires_at >= clock_timestamp()", "false"},
+		"an id is given twice":            {"claim", "a.execution_id = claim.execution_id OR", "false AND"},
+		"a heartbeat without its id":      {"heartbeat", "AND t.execution_id = heartbeat.execution_id", ""},
+		"a resolve that leaves the id":    {"resolve", "SET execution_id = resolve.new_execution_id, updated_at", "SET updated_at"},
+		"a release by anybody":            {"release", "AND t.execution_id = release.execution_id\n    FOR NO KEY UPDATE", "FOR NO KEY UPDATE"},
+		"a completion that is no end":     {"claim", "ELSIF e.status = 'completed' THEN", "ELSIF false THEN"},
+		"adoption only of a living lease": {"claim", "IF FOUND THEN\n                verdict := 'run'; reason := 'adopted';", "IF FOUND AND l.expires_at >= clock_timestamp() THEN\n verdict := 'run'; reason := 'adopted';"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := database(t)
+			l, owner := open(t, url), session(t, url)
+			source := value[string](t, owner, "SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", c[0])
+			broken := strings.Replace(source, c[1], c[2], 1)
+			if broken == source {
+				t.Fatalf("%s has no longer: %s", c[0], c[1])
+			}
+			exec(t, owner, broken)
+			rnd := rand.New(rand.NewPCG(1, 2))
+			for i := range 2000 {
+				w := window.Window{JobName: "model/w", Start: noon.Add(time.Duration(i) * time.Minute)}
+				expire := func() error { age(t, owner, claim.Attempt{Window: w}); return nil }
+				if err := compare(t.Context(), l, expire, w, rnd); err != nil {
+					return
+				}
+			}
+			t.Fatal("2000 sequences did not notice it")
+		})
+	}
+}
