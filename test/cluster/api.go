@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -61,14 +62,31 @@ func (a *api) get(ctx context.Context, url string) ([]byte, error) {
 	return body, nil
 }
 
-// healthURL is where each component says that it serves; containerd has only its socket.
-var healthURL = map[string]string{
-	"etcd":                    etcdAddress + "/health",
-	"kube-apiserver":          apiServer + "/readyz",
-	"kube-controller-manager": "https://127.0.0.1:10257/healthz",
-	"kube-scheduler":          "https://127.0.0.1:10259/healthz",
-	"kubelet":                 "http://127.0.0.1:10248/healthz",
-	"kube-proxy":              "http://127.0.0.1:10256/healthz",
+// health is where a component says that it serves, and what it says then.
+type health struct {
+	url, says string
+}
+
+// healthOf each component; containerd has only its socket. A component that loses the
+// API server while it still starts gives up, and here nothing starts it again: so the
+// controller manager counts as ready only when its controllers run.
+var healthOf = map[string]health{
+	"etcd":                    {url: etcdAddress + "/health"},
+	"kube-apiserver":          {url: apiServer + "/readyz"},
+	"kube-controller-manager": {url: "https://127.0.0.1:10257/healthz?verbose", says: "cronjob-controller ok"},
+	"kube-scheduler":          {url: "https://127.0.0.1:10259/readyz"},
+	"kubelet":                 {url: "http://127.0.0.1:10248/healthz"},
+	"kube-proxy":              {url: "http://127.0.0.1:10256/healthz"},
+}
+
+// serves: the component answers as it does when it has started.
+func (a *api) serves(ctx context.Context, component string) error {
+	h := healthOf[component]
+	body, err := a.get(ctx, h.url)
+	if err == nil && !strings.Contains(string(body), h.says) {
+		err = fmt.Errorf("%s is still starting", component)
+	}
+	return err
 }
 
 // nodeReady: the kubelet serves, and the node takes pods.

@@ -187,10 +187,7 @@ func readiness(l layout, component string) (func(context.Context) error, error) 
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) error {
-		_, err := a.get(ctx, healthURL[component])
-		return err
-	}, nil
+	return func(ctx context.Context) error { return a.serves(ctx, component) }, nil
 }
 
 // waitReady waits until a component serves, as long as the components named beside it run.

@@ -27,6 +27,13 @@ func rootCommand(env []string, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: "cluster", Short: "A real Kubernetes node for tests and the demo, without a container engine",
 		SilenceUsage: true, SilenceErrors: true,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q; \"cluster help\" lists them", args[0])
+			}
+			return c.Help()
+		},
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -24,8 +24,10 @@ func (c component) argv(l layout) []string {
 func components() []component {
 	return []component{
 		{"etcd", func(l layout) []string {
-			return []string{"--data-dir=" + filepath.Join(l.state, "etcd"), "--listen-client-urls=" + etcdAddress,
-				"--advertise-client-urls=" + etcdAddress, "--unsafe-no-fsync"} // a test bed has nothing to lose
+			return []string{
+				"--data-dir=" + filepath.Join(l.state, "etcd"), "--listen-client-urls=" + etcdAddress,
+				"--advertise-client-urls=" + etcdAddress, "--unsafe-no-fsync",
+			} // a test bed has nothing to lose
 		}},
 		{"containerd", func(l layout) []string { return []string{"--config=" + l.config("containerd.toml")} }},
 		{"kube-apiserver", apiserverArgs},
@@ -35,8 +37,10 @@ func components() []component {
 		}},
 		{"kube-scheduler", func(l layout) []string { return controllerArgs(l, "kube-scheduler") }},
 		{"kubelet", func(l layout) []string {
-			return []string{"--config=" + l.config("kubelet.yaml"), "--kubeconfig=" + l.config("kubelet.conf"), "--hostname-override=" + nodeName,
-				"--root-dir=" + filepath.Join(l.state, "kubelet"), "--node-ip=" + nodeAddress}
+			return []string{
+				"--config=" + l.config("kubelet.yaml"), "--kubeconfig=" + l.config("kubelet.conf"), "--hostname-override=" + nodeName,
+				"--root-dir=" + filepath.Join(l.state, "kubelet"), "--node-ip=" + nodeAddress,
+			}
 		}},
 		{"kube-proxy", func(l layout) []string { return []string{"--config=" + l.config("kube-proxy.yaml")} }},
 	}
@@ -63,8 +67,10 @@ func apiserverArgs(l layout) []string {
 
 func controllerArgs(l layout, name string) []string {
 	conf := l.config(name + ".conf")
-	return []string{"--kubeconfig=" + conf, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf, "--leader-elect=false",
-		"--tls-cert-file=" + l.pki(name+".crt"), "--tls-private-key-file=" + l.pki(name+".key")}
+	return []string{
+		"--kubeconfig=" + conf, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf, "--leader-elect=false",
+		"--tls-cert-file=" + l.pki(name+".crt"), "--tls-private-key-file=" + l.pki(name+".key"),
+	}
 }
 
 // componentNamed accepts the full name and, as people say it, the name without "kube-".

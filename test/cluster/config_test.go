@@ -90,7 +90,7 @@ func TestEveryComponentHasAProgramAndAHealthCheck(t *testing.T) {
 		if argv := c.argv(l); !strings.HasPrefix(argv[0], l.cache) {
 			t.Errorf("%s runs %s, outside the cache", c.name, argv[0])
 		}
-		if healthURL[c.name] == "" && c.name != "containerd" {
+		if healthOf[c.name].url == "" && c.name != "containerd" {
 			t.Errorf("%s has no health check", c.name)
 		}
 	}

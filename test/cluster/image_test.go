@@ -19,8 +19,10 @@ func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	spec := imageSpec{name: "localhost/x:1", files: map[string]string{"/opt/app/run": program}, links: map[string]string{"/run": "/opt/app/run"},
-		folders: map[string]int64{"/tmp": 0o1777}, user: "65532:65532", entrypoint: []string{"/opt/app/run"}, cmd: []string{"a b"}, env: []string{"PATH=/bin"}}
+	spec := imageSpec{
+		name: "localhost/x:1", files: map[string]string{"/opt/app/run": program}, links: map[string]string{"/run": "/opt/app/run"},
+		folders: map[string]int64{"/tmp": 0o1777}, user: "65532:65532", entrypoint: []string{"/opt/app/run"}, cmd: []string{"a b"}, env: []string{"PATH=/bin"},
+	}
 	var out, again bytes.Buffer
 	if err := errors.Join(writeImage(spec, &out), writeImage(spec, &again)); err != nil {
 		t.Fatal(err)

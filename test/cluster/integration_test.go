@@ -253,7 +253,7 @@ func testKilledUp(t *testing.T, l layout) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait()
+	_ = cmd.Wait()
 	must(t, "up")
 	apply(t, workload)
 }
@@ -264,7 +264,7 @@ func testDown(t *testing.T, l layout) {
 	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { stranger.Process.Kill(); stranger.Wait() }()
+	defer func() { _, _ = stranger.Process.Kill(), stranger.Wait() }()
 	eventually(t, 10*time.Second, "sleep starts", func() bool {
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", stranger.Process.Pid))
 		return err == nil && exe != self(t)

@@ -21,10 +21,10 @@ func lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 	for said := false; ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return func() { _ = f.Close() }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
+			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if !said {
@@ -32,7 +32,7 @@ func lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 			said = true
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
-			f.Close()
+			_ = f.Close()
 			return nil, fmt.Errorf("waiting for the lock %s: %w", path, err)
 		}
 	}

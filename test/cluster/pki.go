@@ -27,15 +27,19 @@ type identity struct {
 func identities() []identity {
 	loopback := []net.IP{net.ParseIP("127.0.0.1")}
 	return []identity{
-		{file: "apiserver", subject: pkix.Name{CommonName: "kube-apiserver"},
+		{
+			file: "apiserver", subject: pkix.Name{CommonName: "kube-apiserver"},
 			names: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
-			ips:   []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(serviceAPI), net.ParseIP(nodeAddress)}},
+			ips:   []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(serviceAPI), net.ParseIP(nodeAddress)},
+		},
 		{file: "admin", subject: pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}},
 		{file: "kube-controller-manager", subject: pkix.Name{CommonName: "system:kube-controller-manager"}, ips: loopback},
 		{file: "kube-scheduler", subject: pkix.Name{CommonName: "system:kube-scheduler"}, ips: loopback},
 		{file: "kube-proxy", subject: pkix.Name{CommonName: "system:kube-proxy"}},
-		{file: "kubelet", subject: pkix.Name{CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}},
-			names: []string{nodeName}, ips: []net.IP{net.ParseIP(nodeAddress)}},
+		{
+			file: "kubelet", subject: pkix.Name{CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}},
+			names: []string{nodeName}, ips: []net.IP{net.ParseIP(nodeAddress)},
+		},
 	}
 }
 

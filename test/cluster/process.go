@@ -112,7 +112,7 @@ func start(l layout, c component) error {
 	if err := inNamespace(l.netns(), cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", c.name, err)
 	}
-	go cmd.Wait() // so that one that ends at once is no zombie, which would look alive
+	go func() { _ = cmd.Wait() }() // so that one that ends at once is no zombie, which would look alive
 	return nil
 }
 
@@ -129,7 +129,7 @@ func hold(pid int, ours func() bool) (handle, bool) {
 		return handle{}, false
 	}
 	if !ours() {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return handle{}, false
 	}
 	return handle{pid, fd}, true
@@ -151,7 +151,7 @@ func holdAll(l layout, ps []process) []handle {
 
 func closeAll(hs []handle) {
 	for _, h := range hs {
-		unix.Close(h.fd)
+		_ = unix.Close(h.fd)
 	}
 }
 

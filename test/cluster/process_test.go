@@ -20,8 +20,8 @@ func sleeper(t *testing.T, env ...string) int {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go cmd.Wait()
-	t.Cleanup(func() { cmd.Process.Kill() })
+	go func() { _ = cmd.Wait() }()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	// Until exec has happened it shows our own environment.
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if exe, _ := os.Readlink("/proc/" + pidText(cmd.Process.Pid) + "/exe"); exe != "" && exe != self(t) {
@@ -111,7 +111,9 @@ func TestAProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	if err := end(t.Context(), l, ps, unix.SIGTERM, 200*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	<-done
+	if err := <-done; err == nil {
+		t.Error("it ended well")
+	}
 	if sig := cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); sig != syscall.SIGKILL {
 		t.Errorf("ended by %v", sig)
 	}

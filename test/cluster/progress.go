@@ -77,7 +77,7 @@ func (p *progress) watch(ctx context.Context, f func(context.Context) error) err
 			compiled, last := p.compiled, p.last
 			p.mu.Unlock()
 			if last == "" {
-				last = "looking up modules"
+				last = "reading modules, or linking from Go's cache"
 			}
 			p.say(fmt.Sprintf("%d packages compiled, %s", compiled, last))
 		}

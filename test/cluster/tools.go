@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -50,18 +51,28 @@ func tools() []tool {
 	const stamp = "-X k8s.io/component-base/version."
 	k8s := []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"}
 	return []tool{
-		{name: "kubernetes", version: kubernetes, pinned: true, programs: k8s, packages: prefixed("k8s.io/kubernetes/cmd/", k8s...),
+		{
+			name: "kubernetes", version: kubernetes, pinned: true, programs: k8s, packages: prefixed("k8s.io/kubernetes/cmd/", k8s...),
 			// Without its version the API server and kubectl refuse or misreport.
-			ldflags: stamp + "gitVersion=" + kubernetes + " " + stamp + "gitMajor=1 " + stamp + "gitMinor=" + minor},
-		{name: "etcd", version: pinnedVersion("go.etcd.io/etcd/server/v3"), pinned: true,
-			programs: []string{"etcd"}, packages: []string{"go.etcd.io/etcd/server/v3"}},
-		{name: "containerd", version: containerdVersion, programs: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
+			ldflags: stamp + "gitVersion=" + kubernetes + " " + stamp + "gitMajor=1 " + stamp + "gitMinor=" + minor,
+		},
+		{
+			name: "etcd", version: pinnedVersion("go.etcd.io/etcd/server/v3"), pinned: true,
+			programs: []string{"etcd"}, packages: []string{"go.etcd.io/etcd/server/v3"},
+		},
+		{
+			name: "containerd", version: containerdVersion, programs: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 			packages: prefixed("github.com/containerd/containerd/v2/cmd/", "containerd", "containerd-shim-runc-v2", "ctr"),
-			ldflags:  "-X github.com/containerd/containerd/v2/version.Version=" + containerdVersion},
-		{name: "cni-plugins", version: cniVersion, programs: []string{"ptp", "host-local", "portmap"},
-			packages: prefixed("github.com/containernetworking/plugins/plugins/", "main/ptp", "ipam/host-local", "meta/portmap")},
-		{name: "helm", version: helmVersion, programs: []string{"helm"}, packages: []string{"helm.sh/helm/v3/cmd/helm"},
-			ldflags: "-X helm.sh/helm/v3/internal/version.version=" + helmVersion},
+			ldflags:  "-X github.com/containerd/containerd/v2/version.Version=" + containerdVersion,
+		},
+		{
+			name: "cni-plugins", version: cniVersion, programs: []string{"ptp", "host-local", "portmap"},
+			packages: prefixed("github.com/containernetworking/plugins/plugins/", "main/ptp", "ipam/host-local", "meta/portmap"),
+		},
+		{
+			name: "helm", version: helmVersion, programs: []string{"helm"}, packages: []string{"helm.sh/helm/v3/cmd/helm"},
+			ldflags: "-X helm.sh/helm/v3/internal/version.version=" + helmVersion,
+		},
 		{name: "pause", version: pauseVersion, programs: []string{"pause"}},
 	}
 }
@@ -123,6 +134,9 @@ func build(ctx context.Context, l layout, out io.Writer) error {
 		}
 	}
 	todo := missing()
+	if len(todo) == 0 { // the other run built it
+		return nil
+	}
 	fmt.Fprintf(out, "building %s into %s (once; up to 20 minutes on two cores, and 5 GB of Go's build cache)\n", toolNames(todo), dir)
 	begin := time.Now()
 	for i, t := range todo {
@@ -148,7 +162,7 @@ func (l layout) buildTool(ctx context.Context, t tool, p *progress) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temp)
+	defer func() { _ = os.RemoveAll(temp) }()
 	src, bin := filepath.Join(temp, "src"), filepath.Join(temp, "bin")
 	for _, dir := range []string{src, bin} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -179,8 +193,12 @@ func (l layout) buildTool(ctx context.Context, t tool, p *progress) error {
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+bin, "GOFLAGS=", "GOWORK=off", "GOOS=linux", "GOARCH=")
 	cmd.Stdout, cmd.Stderr = p, p
-	// The compilers are children of go: a cancelled build must end them too.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The compilers are children of go: a cancelled build must end them too. And go must
+	// not go on alone when this process is killed; the signal for that comes at the
+	// end of the thread that started it, which is therefore kept.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); err != nil {
