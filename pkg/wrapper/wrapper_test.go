@@ -8,7 +8,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
+
+	"github.com/onceguard/onceguard/pkg/wire"
 )
 
 func TestEnvironAddsAndReplaces(t *testing.T) {
@@ -20,6 +23,23 @@ func TestEnvironAddsAndReplaces(t *testing.T) {
 	}
 	if !reflect.DeepEqual(own, []string{"PATH=/bin", "A=1", "odd", "A=2", "B=x=y"}) {
 		t.Error("the caller's environment was changed")
+	}
+}
+
+// A frozen program that wakes up must not take what lay unread for news.
+func TestTrustThatComesTooLateIsNotTaken(t *testing.T) {
+	r := &run{trust: stoppedTimer(), grace: trustGrace}
+	r.trusted(wire.Message{Type: wire.TypeRun, TrustMS: 60_000})
+	first := r.trustEnd
+	r.trusted(wire.Message{Type: wire.TypeTrust, TrustMS: 90_000, GraceMS: 7})
+	if !r.trustEnd.After(first) || r.grace != 7*time.Millisecond {
+		t.Fatalf("a heartbeat in time was not taken: %v after %v, grace %v", r.trustEnd, first, r.grace)
+	}
+	past := time.Now().Add(-time.Nanosecond)
+	r.trustEnd = past
+	r.trusted(wire.Message{Type: wire.TypeTrust, TrustMS: 60_000})
+	if r.trustEnd != past {
+		t.Error("a heartbeat after the end was taken")
 	}
 }
 
