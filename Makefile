@@ -53,7 +53,7 @@ test-unit: ## unit tests, and those against a private Postgres
 .PHONY: test-cluster
 test-cluster: ## end-to-end tests on a real cluster (KUBECONFIG=… for your own)
 	@test/setup.sh postgres
-	test/with-cluster.sh go test -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/...
+	test/with-cluster.sh go test -tags e2e -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/...
 
 .PHONY: demo
 demo: ## the whole story on a real cluster, with a table at the end (DEMOFLAGS=--keep)

@@ -19,6 +19,9 @@ if [ -n "${KUBECONFIG-}" ]; then
 fi
 
 make -s binaries dist/ca-certificates.crt
+dist=dist/linux-$(go env GOARCH)
+# kubectl finds its plugin here.
+PATH=$PWD/$dist:$PATH
 (cd test/cluster && CGO_ENABLED=0 go build -o ../../dist/cluster .)
 # The cluster's network leads nowhere else: fetch before going in.
 go mod download
@@ -34,7 +37,6 @@ fi
 "$cluster" up
 
 # Tags tell programs apart, so that an upgrade in a cluster that was kept is seen.
-dist=dist/linux-$(go env GOARCH)
 tag=t$(cat "$dist/guard" "$dist/guard-exec" "$dist/webhook" | sha256sum | cut -c1-12)
 export ONCEGUARD_GUARD_IMAGE="onceguard/onceguard-guard:$tag"
 export ONCEGUARD_WEBHOOK_IMAGE="onceguard/onceguard-webhook:$tag"

@@ -1,0 +1,99 @@
+package bed
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/migrate"
+)
+
+// Ledger is a fresh database with the ledger's schema, its owner, and a role that
+// may claim the windows of one namespace.
+type Ledger struct {
+	Namespace string
+	// OwnerURL and GuardURL are the connection URLs of the two roles. The owner is not
+	// a superuser.
+	OwnerURL, GuardURL string
+	GuardRole          string
+	// DB is a pool of the owner.
+	DB *pgxpool.Pool
+}
+
+// NewLedger makes the database; adminURL is a superuser's. The schema is made by
+// Migrate, or by the chart's hook.
+func NewLedger(ctx context.Context, adminURL, namespace string) (*Ledger, error) {
+	suffix := random(4)
+	owner, guard := "owner_"+suffix, "guard_"+suffix
+	l := &Ledger{Namespace: namespace, GuardRole: guard}
+	admin, err := pgx.Connect(ctx, adminURL)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = admin.Close(ctx) }()
+	for role, to := range map[string]*string{owner: &l.OwnerURL, guard: &l.GuardURL} {
+		password := random(12)
+		if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", role, password)); err != nil {
+			return nil, err
+		}
+		u, err := url.Parse(adminURL)
+		if err != nil {
+			return nil, err
+		}
+		u.User, u.Path = url.UserPassword(role, password), "/"+owner
+		*to = u.String()
+	}
+	if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE DATABASE %s OWNER %s", owner, owner)); err != nil {
+		return nil, err
+	}
+	l.DB, err = pgxpool.New(ctx, l.OwnerURL)
+	return l, err
+}
+
+// Migrate makes the schema and grants the namespace's jobs to the guard's role.
+func (l *Ledger) Migrate(ctx context.Context) error {
+	if _, _, err := migrate.Up(ctx, l.OwnerURL, zap.NewNop()); err != nil {
+		return err
+	}
+	return migrate.GrantJob(ctx, l.OwnerURL, l.GuardRole, l.Namespace+"/*")
+}
+
+// Exec runs statements as the owner, with ${GUARD} replaced by the guard's role.
+func (l *Ledger) Exec(ctx context.Context, statements ...string) error {
+	for _, s := range statements {
+		if _, err := l.DB.Exec(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// Secret puts the guard's URL where the guard of this namespace looks for it.
+func (b *Bed) Secret(ctx context.Context, namespace, name, key, value string) error {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		StringData: map[string]string{key: value},
+	}
+	_, err := b.Client.CoreV1().Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{})
+	return err
+}
+
+// LedgerSecret is the Secret of the default ledger.
+func (b *Bed) LedgerSecret(ctx context.Context, l *Ledger) error {
+	return b.Secret(ctx, l.Namespace, contract.LedgerSecretPrefix+contract.DefaultLedger, contract.LedgerKey, l.GuardURL)
+}
+
+func random(n int) string {
+	buf := make([]byte, n)
+	_, _ = rand.Read(buf)
+	return hex.EncodeToString(buf)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/onceguard/onceguard/test/bed"
+	"github.com/onceguard/onceguard/test/postgres"
+)
+
+// promises is how many figures a whole demo compares.
+const promises = 5
+
+func (d *demo) allRight() bool {
+	for _, r := range d.table {
+		if r.promised != r.seen {
+			return false
+		}
+	}
+	return len(d.table) == promises
+}
+
+func (d *demo) printTable() {
+	fmt.Fprintln(d.out)
+	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  \tWHAT HAPPENED\tPROMISED\tSEEN")
+	for _, r := range d.table {
+		mark := "ok"
+		if r.promised != r.seen {
+			mark = "XX"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", mark, r.step, r.promised, r.seen)
+	}
+	_ = w.Flush()
+}
+
+func (d *demo) printHints() {
+	fmt.Fprintf(d.out, `
+Still running, until Ctrl-C. In another terminal, with the environment that
+test/with-cluster.sh printed:
+  kubectl -n %[1]s patch cronjob %[2]s -p '{"spec":{"suspend":false}}'   # let it fire every minute
+  kubectl -n %[1]s create job try --from=cronjob/%[2]s                   # a manual Job: the newest due window
+  kubectl onceguard windows -n %[1]s
+  kubectl onceguard show %[3]s <window>
+  psql "%[4]s"                                                # then: select * from onceguard.windows;
+`, namespace, cronJob, jobName, d.ledger.OwnerURL)
+}
+
+// explain prints what a person would look at first.
+func (d *demo) explain(ctx context.Context, w io.Writer) {
+	if d.bed == nil || ctx.Err() != nil {
+		return
+	}
+	for _, args := range [][]string{
+		{"get", "pods,jobs", "-A", "-o", "wide"},
+		{"get", "events", "-n", namespace, "--sort-by=.lastTimestamp"},
+		{"logs", "-n", bed.Namespace, "-l", "app.kubernetes.io/name=onceguard", "--tail=30", "--prefix"},
+		{"logs", "-n", namespace, "-l", "onceguard.dev/guard=enabled", "--all-containers", "--tail=20", "--prefix"},
+	} {
+		out, _ := d.bed.Kubectl(ctx, args...)
+		fmt.Fprintf(w, "\n$ kubectl %v\n%s", args, out)
+	}
+}
+
+func (d *demo) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if d.ledger != nil {
+		d.ledger.DB.Close()
+	}
+	if d.server != nil {
+		_ = d.server.Stop(ctx, postgres.Fast)
+	}
+}
