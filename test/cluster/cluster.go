@@ -32,7 +32,8 @@ func lockCluster(ctx context.Context, l layout, out io.Writer) (func(), error) {
 
 // up starts the cluster, builds what it lacks first, and starts over whatever an
 // earlier run left. One that is up and was started the same way is left alone.
-func up(ctx context.Context, l layout, fresh bool, out io.Writer) error {
+// Unless it is told to wait, it returns once the node's programs have been started.
+func up(ctx context.Context, l layout, fresh, wait bool, out io.Writer) error {
 	if err := requireRoot(); err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func up(ctx context.Context, l layout, fresh bool, out io.Writer) error {
 	if err := prepare(ctx, l, unified); err != nil {
 		return err
 	}
-	if err := startAll(ctx, l); err != nil {
+	if err := startAll(ctx, l, wait); err != nil {
 		return fmt.Errorf("%w\nThe rest still runs: look with \"cluster logs COMPONENT\", end it with \"cluster down\"", err)
 	}
 	fmt.Fprintf(out, "cluster %s is up after %.1f s: Kubernetes %s, node %s\n", l.name, time.Since(begin).Seconds(), pinnedVersion("k8s.io/kubernetes"), nodeAddress)
@@ -121,7 +122,7 @@ func prepare(ctx context.Context, l layout, unified bool) error {
 	return createNamespace(ctx, l)
 }
 
-func startAll(ctx context.Context, l layout) error {
+func startAll(ctx context.Context, l layout, wait bool) error {
 	var running []string
 	startNamed := func(names ...string) error {
 		for _, name := range names {
@@ -157,6 +158,9 @@ func startAll(ctx context.Context, l layout) error {
 	}
 	if err := startNamed("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"); err != nil {
 		return err
+	}
+	if !wait {
+		return nil
 	}
 	for _, name := range running {
 		if err := waitReady(ctx, l, name, running...); err != nil {

@@ -71,10 +71,11 @@ func rootCommand(env []string, stdout, stderr io.Writer) *cobra.Command {
 			return nil
 		})
 
-	var fresh bool
+	var fresh, wait bool
 	upCmd := add("up", "Start the cluster and wait until it takes pods; builds and installs what is missing", cobra.NoArgs,
-		func(ctx context.Context, l layout, _ []string) error { return up(ctx, l, fresh, stderr) })
+		func(ctx context.Context, l layout, _ []string) error { return up(ctx, l, fresh, wait, stderr) })
 	upCmd.Flags().BoolVar(&fresh, "fresh", false, "start over even if the cluster is up")
+	upCmd.Flags().BoolVar(&wait, "wait", true, "wait until the node takes pods")
 
 	add("down", "End the cluster and remove everything but the built programs", cobra.NoArgs,
 		func(ctx context.Context, l layout, _ []string) error { return down(ctx, l, stderr) })
