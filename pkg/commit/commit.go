@@ -62,7 +62,8 @@ type Committer struct {
 
 	unknown *unknown // under turn
 
-	beforeCommit func() // tests stop here
+	patience     time.Duration // resolveWait; less in tests
+	beforeCommit func()        // tests stop here
 }
 
 // unknown is a COMMIT whose outcome is still to be found out.
@@ -73,7 +74,7 @@ type unknown struct {
 
 // New makes a Committer.
 func New(l Ledger, h Holder, log *zap.Logger) *Committer {
-	c := &Committer{ledger: l, holder: h, log: log, turn: make(chan struct{}, 1), beforeCommit: func() {}}
+	c := &Committer{ledger: l, holder: h, log: log, turn: make(chan struct{}, 1), patience: resolveWait, beforeCommit: func() {}}
 	c.turn <- struct{}{}
 	return c
 }
@@ -169,7 +170,7 @@ var errCommitted = errors.New("committed")
 // settle resolves by fencing, within resolveWait. It gives errCommitted or an *Error.
 func (c *Committer) settle(ctx context.Context, u unknown) error {
 	// The client's patience does not matter: whoever asks next needs the answer too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.patience)
 	defer cancel()
 	// Saved first: should the guard die now, its successor knows both ids.
 	if err := c.holder.Replacing(ctx, u.attempt.ExecutionID, u.next); err != nil {

@@ -195,6 +195,9 @@ func ofLedger(err error) *Error {
 // temporary says whether the very same statement may succeed later: the connection, a
 // shutdown, too many connections, a conflict with another transaction.
 func temporary(pg *pgconn.PgError) bool {
+	if pg.Code == "08P01" { // the wrong number of arguments
+		return false
+	}
 	for _, class := range []string{"08", "40", "53", "57P", "55P03", "58"} {
 		if strings.HasPrefix(pg.Code, class) {
 			return true
