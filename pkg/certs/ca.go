@@ -20,8 +20,9 @@ const (
 	caLife   = 365 * 24 * time.Hour
 	leafLife = 7 * 24 * time.Hour
 	backDate = time.Hour
-	// publishDelay is between adding an authority and signing with it.
-	publishDelay = 10 * time.Minute
+	// publishDelay is between adding an authority and signing with it; what the clocks
+	// of two replicas differ by is lost from it.
+	publishDelay = 30 * time.Minute
 )
 
 // ca is one certificate authority with its key.
