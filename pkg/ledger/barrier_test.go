@@ -29,6 +29,15 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// again empties the world and claims its window anew.
+func (w *world) again(t *testing.T) {
+	t.Helper()
+	empty(t, w.owner)
+	exec(t, w.owner, "TRUNCATE balance")
+	w.a = attempt("shop/order-sync")
+	mustRun(t, w.l, w.a, claim.First)
+}
+
 func (w *world) effects(t *testing.T) int {
 	t.Helper()
 	return value[int](t, w.owner, "SELECT count(*) FROM balance")
@@ -76,6 +85,7 @@ func (w *world) takeover(t *testing.T) claim.Attempt {
 
 func TestBarrier(t *testing.T) {
 	ctx := t.Context()
+	w := newWorld(t)
 	// Each case is a business transaction that went wrong; none may leave an effect, and
 	// the window must still be open.
 	for name, attack := range map[string]func(t *testing.T, w *world, c *pgx.Conn){
@@ -174,7 +184,7 @@ func TestBarrier(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w.again(t)
 			attack(t, w, session(t, w.url))
 			if n := w.effects(t); n != 0 {
 				t.Fatalf("%d effects were committed", n)

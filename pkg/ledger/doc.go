@@ -68,7 +68,8 @@
 // answer cannot stretch it. The database counts the lease from later, so a worker that
 // is gone by trustedUntil is gone before anybody may take over. A heartbeat renews a
 // lease that has run out too, as long as nobody took over: the id is still the fence.
-// Heartbeats use the session's synchronous_commit. After a failover that lost one, the
+// claim, begin and resolve lift synchronous_commit off or local to on for their
+// transaction; heartbeats use the session's. After a failover that lost one, the
 // next attempt may start up to one heartbeat too early; its predecessor is fenced then.
 //
 // # Failures

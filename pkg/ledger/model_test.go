@@ -19,9 +19,10 @@ import (
 )
 
 func TestSuite(t *testing.T) {
+	url := database(t)
+	owner := session(t, url)
 	ledgertest.Run(t, func(t *testing.T) ledgertest.Subject {
-		url := database(t)
-		owner := session(t, url)
+		empty(t, owner)
 		return ledgertest.Subject{API: open(t, url), Expire: func(w window.Window) {
 			age(t, owner, claim.Attempt{Window: w})
 		}}

@@ -26,7 +26,7 @@ func TestThroughAPooler(t *testing.T) {
 	}
 	owner := session(t, ownerURL)
 	ledgertest.Run(t, func(t *testing.T) ledgertest.Subject {
-		exec(t, owner, "TRUNCATE onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip")
+		empty(t, owner)
 		return ledgertest.Subject{API: open(t, pooled), Expire: func(w window.Window) { age(t, owner, claim.Attempt{Window: w}) }}
 	})
 	var g sync.WaitGroup

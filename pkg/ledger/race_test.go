@@ -337,3 +337,20 @@ func TestClosed(t *testing.T) {
 	_, err := c.Exec(t.Context(), "SELECT onceguard.begin($1, $2, $3)", w.a.Window.JobName, w.a.Window.Start, w.a.ExecutionID.String())
 	wantCode(t, err, "OG004")
 }
+
+// A login whose default is to answer commits before they are safe does not weaken ours.
+func TestCommitsAreDurable(t *testing.T) {
+	w := newWorld(t)
+	c := session(t, w.url)
+	for setting, want := range map[string]string{"off": "on", "local": "on", "remote_apply": "remote_apply"} {
+		exec(t, c, "SET synchronous_commit = "+setting)
+		begin(t, c, w.a)
+		if got := value[string](t, c, "SHOW synchronous_commit"); got != want {
+			t.Errorf("%s became %s", setting, got)
+		}
+		exec(t, c, "ROLLBACK")
+		if got := value[string](t, c, "SHOW synchronous_commit"); got != setting {
+			t.Errorf("%s stays %s", setting, got)
+		}
+	}
+}

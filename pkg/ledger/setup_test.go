@@ -93,6 +93,12 @@ func age(t testing.TB, owner *pgx.Conn, a claim.Attempt) {
 		a.Window.JobName, a.Window.Start)
 }
 
+// empty takes all windows out of a ledger.
+func empty(t testing.TB, owner *pgx.Conn) {
+	t.Helper()
+	exec(t, owner, "TRUNCATE onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip")
+}
+
 // superURL is the superuser's URL of an owner's database.
 func superURL(t testing.TB, ownerURL string) string {
 	t.Helper()

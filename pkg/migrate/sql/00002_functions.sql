@@ -51,6 +51,17 @@ COMMENT ON FUNCTION onceguard.check_term IS 'Internal: the length of a lease.';
 
 -- +goose StatementEnd
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.be_durable() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END $$;
+COMMENT ON FUNCTION onceguard.be_durable IS 'Internal: the commit of this transaction is answered only when it is safe, whatever the role''s or database''s default; a stricter setting stays.';
+
+-- +goose StatementEnd
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.next_token(previous bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -160,6 +171,7 @@ BEGIN
         RETURN;
     END IF;
 
+    PERFORM onceguard.be_durable();
     verdict := 'run';
     reason := CASE WHEN e.status IS NULL THEN 'first' WHEN e.status = 'running' THEN 'takeover' ELSE 'retry' END;
     attempt := coalesce(e.attempt, 0) + 1;
@@ -245,6 +257,7 @@ BEGIN
           AND t.status = 'running' AND t.execution_id = begin.execution_id) THEN
         PERFORM onceguard.refuse_fence(begin.job_name, begin.window_start, NULL);
     END IF;
+    PERFORM onceguard.be_durable();
     INSERT INTO onceguard.armed (xid, job_name, window_start, execution_id)
     VALUES (pg_current_xact_id(), begin.job_name, begin.window_start, begin.execution_id);
     -- A frozen process must not keep its business locks beyond its right to the window.
@@ -370,6 +383,7 @@ BEGIN
             WHERE t.job_name = resolve.job_name AND t.window_start = resolve.window_start) THEN 'pending' ELSE 'lost' END;
     END IF;
     IF e.status = 'completed' AND e.execution_id = resolve.execution_id THEN
+        PERFORM onceguard.be_durable();
         -- A write: its own commit waits for a synchronous standby, and by WAL order the
         -- commit in question is there too. A read could answer before that.
         UPDATE onceguard.job_execution t SET updated_at = clock_timestamp()
@@ -386,6 +400,7 @@ BEGIN
         AND (a.execution_id = resolve.new_execution_id OR resolve.new_execution_id = ANY (a.former_ids))) THEN
         RAISE EXCEPTION 'new_execution_id was used before' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    PERFORM onceguard.be_durable();
     -- The old transaction may still be running on a server that cannot reach us. Taking its
     -- id away is what makes "not committed" true for ever.
     UPDATE onceguard.job_execution t SET execution_id = resolve.new_execution_id, updated_at = clock_timestamp()
