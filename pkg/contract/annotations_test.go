@@ -1,0 +1,165 @@
+package contract
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func subject(annotations map[string]string) Subject {
+	return Subject{
+		Namespace: "shop", Name: "sync", UID: "u", Annotations: annotations, Schedule: "* * * * *", TimeZone: "Etc/UTC",
+		InitContainers: []Container{{Name: "certs", Command: true}, {Name: "proxy", Sidecar: true}, {Name: "prepare", Command: true}},
+		Containers:     []Container{{Name: "main", Command: true}, {Name: "side", Command: true}},
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	s, problems, warnings := ParseAnnotations(subject(map[string]string{AnnotationGuard: "enabled", "other.dev/lease": "x"}), "")
+	want := Settings{
+		Version: 1, CronJob: "sync", CronJobUID: "u", JobName: "shop/sync", Ledger: "default", Schedule: "* * * * *", TimeZone: "Etc/UTC",
+		InitContainers: []string{"certs", "prepare"}, Containers: []string{"main", "side"},
+		Completion: CompletionExitCode, Busy: BusyWait, Manual: ManualWindow,
+		StartTimeout: Duration(5 * time.Minute), Lease: Duration(30 * time.Second),
+	}
+	if !reflect.DeepEqual(s, want) || len(problems)+len(warnings) > 0 {
+		t.Errorf("got %+v %v %v", s, problems, warnings)
+	}
+}
+
+func TestGoodValues(t *testing.T) {
+	for _, c := range []struct {
+		key, value string
+		check      func(Settings) bool
+	}{
+		{AnnotationJobName, "shared.sync", func(s Settings) bool { return s.JobName == "eu:shop/shared.sync" }},
+		{AnnotationLedger, "books", func(s Settings) bool { return s.Ledger == "books" }},
+		{AnnotationContainers, " side , main", func(s Settings) bool { return slices.Equal(s.Containers, []string{"main", "side"}) }},
+		{AnnotationContainers, "side", func(s Settings) bool {
+			return slices.Equal(s.Containers, []string{"side"}) && len(s.InitContainers) == 2
+		}},
+		{AnnotationAfter, "proxy", func(s Settings) bool {
+			return s.After == "proxy" && slices.Equal(s.InitContainers, []string{"prepare"})
+		}},
+		{AnnotationCompletion, "transaction", func(s Settings) bool { return s.Completion == CompletionTransaction }},
+		{AnnotationBusy, "fail", func(s Settings) bool { return s.Busy == BusyFail }},
+		{AnnotationManual, "separate", func(s Settings) bool { return s.Manual == ManualSeparate }},
+		{AnnotationStartTimeout, "10s", func(s Settings) bool { return s.StartTimeout == Duration(10*time.Second) }},
+		{AnnotationLedgerWait, "168h", func(s Settings) bool { return s.LedgerWait == Duration(168*time.Hour) }},
+		{AnnotationLease, "5s", func(s Settings) bool { return s.Lease == Duration(5*time.Second) }},
+		{AnnotationLease, "1h", func(s Settings) bool { return s.Lease == Duration(time.Hour) }},
+	} {
+		s, problems, warnings := ParseAnnotations(subject(map[string]string{c.key: c.value}), "eu")
+		if !c.check(s) || len(problems)+len(warnings) > 0 {
+			t.Errorf("%s=%q: got %+v %v %v", c.key, c.value, s, problems, warnings)
+		}
+	}
+}
+
+func TestBadValuesNameKeyValueAndCure(t *testing.T) {
+	for _, c := range []struct{ key, value, cure string }{
+		{AnnotationGuard, "true", `"enabled"`},
+		{AnnotationGuard, "", `"enabled"`},
+		{AnnotationJobName, "a/b", "lower-case"},
+		{AnnotationJobName, "a#1", "lower-case"},
+		{AnnotationJobName, "", "lower-case"},
+		{AnnotationLedger, "Books", "lower-case"},
+		{AnnotationLedger, "a.b", "lower-case"},
+		{AnnotationContainers, "main,,side", "separated by commas"},
+		{AnnotationContainers, "mian", "the template has main, side"},
+		{AnnotationContainers, "prepare", "is an init container"},
+		{AnnotationContainers, "main,main", "twice"},
+		{AnnotationAfter, "main", "certs, proxy, prepare"},
+		{AnnotationCompletion, "exit", "exit-code, transaction"},
+		{AnnotationBusy, "Wait", "wait, skip, fail"},
+		{AnnotationManual, "no", "window, separate, refuse"},
+		{AnnotationLease, "4999ms", "5s to 1h"},
+		{AnnotationLease, "61m", "5s to 1h"},
+		{AnnotationLease, "30", "5s to 1h"},
+		{AnnotationLease, "-30s", "5s to 1h"},
+		{AnnotationStartTimeout, "9s", "10s to 24h"},
+		{AnnotationLedgerWait, "0s", "1s to 168h"},
+		{AnnotationCommandPrefix + "main", "/bin/x", "JSON array"},
+		{AnnotationCommandPrefix + "main", "[]", "JSON array"},
+		{AnnotationCommandPrefix + "main", `[""]`, "JSON array"},
+		{AnnotationCommandPrefix + "nobody", `["x"]`, "certs, proxy, prepare, main, side"},
+		{Prefix + "complettion", "x", "nearest is onceguard.dev/completion"},
+		{Prefix + "leese", "x", "nearest is onceguard.dev/lease"},
+		{Prefix + "zzzzzzzzz", "x", "it knows after, busy"},
+		{AnnotationConfig, "{}", "Onceguard itself writes it"},
+		{AnnotationWindowStart, "x", "no CronJob owns"},
+		{Prefix + strings.Repeat("long", 50), "x", "no such annotation"},
+	} {
+		s, problems, _ := ParseAnnotations(subject(map[string]string{c.key: c.value}), "")
+		if len(problems) != 1 || problems[0].Field != c.key || problems[0].Value != c.value || !strings.Contains(problems[0].Error(), c.cure) {
+			t.Errorf("%s=%q: got %v, want %q in it", c.key, c.value, problems, c.cure)
+		}
+		if clean, _, _ := ParseAnnotations(subject(nil), ""); !reflect.DeepEqual(s, clean) {
+			t.Errorf("%s=%q left a trace: %+v", c.key, c.value, s)
+		}
+	}
+}
+
+func TestContainersWithoutCommand(t *testing.T) {
+	of := subject(map[string]string{AnnotationCommandPrefix + "side": `["/bin/side"]`, AnnotationCommandPrefix + "main": `["x"]`})
+	of.Containers[1].Command, of.InitContainers[0].Command = false, false
+	s, problems, warnings := ParseAnnotations(of, "")
+	if len(problems) != 1 || problems[0] != MissingCommand("initContainers", "certs") {
+		t.Errorf("problems: %v", problems)
+	}
+	if !reflect.DeepEqual(s.Commands, map[string][]string{"side": {"/bin/side"}}) || len(warnings) != 1 {
+		t.Errorf("got %v %v: a command of the container's own counts", s.Commands, warnings)
+	}
+}
+
+func TestKeepTakesOverEverySetting(t *testing.T) {
+	earlier := Settings{JobName: "a/b", Ledger: "l", Containers: []string{"c"}, InitContainers: []string{"i"}, Commands: map[string][]string{"c": {"x"}},
+		After: "p", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3}
+	var s Settings
+	for key := range known {
+		s.Keep(key, earlier)
+	}
+	s.Keep(AnnotationCommandPrefix+"c", earlier)
+	s.Keep("spec.something", earlier)
+	if !reflect.DeepEqual(s, earlier) {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestDecodeSettings(t *testing.T) {
+	s, _, _ := ParseAnnotations(subject(nil), "")
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := DecodeSettings(string(text)); err != nil || !reflect.DeepEqual(back, s) {
+		t.Errorf("got %+v %v", back, err)
+	}
+	for _, bad := range []string{"", "{}", `{"version":2}`, "[]"} {
+		if _, err := DecodeSettings(bad); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+func FuzzParseAnnotations(f *testing.F) {
+	for key := range known {
+		f.Add(key, "enabled", "c")
+	}
+	f.Add(AnnotationCommandPrefix+"main", `["x"]`, "")
+	f.Fuzz(func(t *testing.T, key, value, cluster string) {
+		of := subject(map[string]string{key: value})
+		s, problems, _ := ParseAnnotations(of, cluster)
+		for _, p := range problems {
+			if p.Field != key || p.Cure == "" {
+				t.Errorf("problem %+v does not name %q", p, key)
+			}
+		}
+		if len(s.Containers) == 0 || s.Lease < Duration(MinLease) || s.Lease > Duration(MaxLease) {
+			t.Errorf("settings that nobody can use: %+v", s)
+		}
+	})
+}
