@@ -242,7 +242,7 @@ func TestBarrierLetsHonestTransactionsPass(t *testing.T) {
 // The fence is what stops the zombie: with its predicate taken out of complete() the
 // same test sees the double effect.
 func TestZombie(t *testing.T) {
-	run := func(t *testing.T, w *world) (zombie error, effects int) {
+	run := func(t *testing.T, w *world) (effects int, zombie error) {
 		c := session(t, w.url)
 		begin(t, c, w.a)
 		effect(t, c, "zombie")
@@ -257,10 +257,10 @@ func TestZombie(t *testing.T) {
 		if zombie = complete(t.Context(), c, w.a); zombie == nil {
 			_, zombie = c.Exec(t.Context(), "COMMIT")
 		}
-		return zombie, w.effects(t)
+		return w.effects(t), zombie
 	}
 	t.Run("fenced", func(t *testing.T) {
-		zombie, effects := run(t, newWorld(t))
+		effects, zombie := run(t, newWorld(t))
 		wantCode(t, zombie, "OG002")
 		if effects != 1 {
 			t.Fatalf("%d effects", effects)
@@ -271,7 +271,7 @@ func TestZombie(t *testing.T) {
 		exec(t, w.owner, `DO $do$ BEGIN EXECUTE replace(replace(pg_get_functiondef('onceguard.complete'::regproc),
 			'AND t.execution_id = complete.execution_id AND t.status = ''running''', ''), '      ', ' '); END $do$`)
 		exec(t, w.owner, `DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('onceguard.barrier'::regproc), 'AND t.execution_id = NEW.execution_id', ''); END $do$`)
-		zombie, effects := run(t, w)
+		effects, zombie := run(t, w)
 		if zombie != nil || effects != 2 {
 			t.Fatalf("%v, %d effects: the test would not notice a missing fence", zombie, effects)
 		}

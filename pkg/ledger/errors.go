@@ -85,9 +85,9 @@ func Translate(err error) error {
 		switch {
 		case kind == nil:
 			return err
-		case kind == ErrNotGranted && pg.Hint != "":
+		case errors.Is(kind, ErrNotGranted) && pg.Hint != "":
 			return fmt.Errorf("%w: %w. %s", kind, err, pg.Hint)
-		case kind == ErrSchema:
+		case errors.Is(kind, ErrSchema):
 			return fmt.Errorf("%w: there is no ledger in this database, or an older one; migrate it with the owner's URL (kubectl onceguard migrate): %w", kind, err)
 		}
 		return fmt.Errorf("%w: %w", kind, err)

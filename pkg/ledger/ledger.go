@@ -88,15 +88,19 @@ func (l *Ledger) Claim(ctx context.Context, r claim.Request) (claim.Answer, erro
 	if err != nil {
 		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
 	}
-	v, err := l.do(ctx, call{`SELECT verdict, reason, attempt, fencing_token, generation, holder_execution_id, holder_attempt, holder_pod, ` +
-		micros("holder_completed_at") + ", " + micros("holder_lease_expires") + ` FROM onceguard.claim($1, $2, $3, $4, $5)`,
-		identity(r.Attempt, term(r.Lease), text(string(origin)))})
+	v, err := l.do(ctx, call{
+		`SELECT verdict, reason, attempt, fencing_token, generation, holder_execution_id, holder_attempt, holder_pod, ` +
+			micros("holder_completed_at") + ", " + micros("holder_lease_expires") + ` FROM onceguard.claim($1, $2, $3, $4, $5)`,
+		identity(r.Attempt, term(r.Lease), text(string(origin))),
+	})
 	if err != nil {
 		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
 	}
-	a := claim.Answer{Verdict: claim.Verdict(v.string()), Reason: claim.Reason(v.string()), Attempt: int(v.int64()),
+	a := claim.Answer{
+		Verdict: claim.Verdict(v.string()), Reason: claim.Reason(v.string()), Attempt: int(v.int64()),
 		FencingToken: v.int64(), Generation: int(v.int64()),
-		Holder: claim.Holder{ExecutionID: v.uuid(), Attempt: int(v.int64()), Pod: v.string(), CompletedAt: v.instant(), LeaseExpires: v.instant()}}
+		Holder: claim.Holder{ExecutionID: v.uuid(), Attempt: int(v.int64()), Pod: v.string(), CompletedAt: v.instant(), LeaseExpires: v.instant()},
+	}
 	return a, v.err
 }
 
@@ -162,8 +166,10 @@ func (l *Ledger) Release(ctx context.Context, a claim.Attempt, e claim.End) (boo
 	if e.ExitCode != nil {
 		code = strconv.AppendInt(nil, int64(*e.ExitCode), 10)
 	}
-	v, err := l.do(ctx, call{`SELECT onceguard.release($1, $2, $3, $4, $5, $6)`,
-		identity(a, text(string(e.Outcome)), code, optional(shorten(e.Message)))})
+	v, err := l.do(ctx, call{
+		`SELECT onceguard.release($1, $2, $3, $4, $5, $6)`,
+		identity(a, text(string(e.Outcome)), code, optional(shorten(e.Message))),
+	})
 	if err != nil {
 		return false, fmt.Errorf("release of %s: %w", a.Window, err)
 	}
@@ -187,8 +193,10 @@ func shorten(s string) string {
 func (l *Ledger) RecordSkip(ctx context.Context, r claim.Request, reason claim.Reason) error {
 	origin, err := json.Marshal(r.Origin)
 	if err == nil {
-		_, err = l.do(ctx, call{`SELECT onceguard.record_skip($1, $2, $3, $4, $5)`,
-			identity(r.Attempt, text(string(reason)), text(string(origin)))})
+		_, err = l.do(ctx, call{
+			`SELECT onceguard.record_skip($1, $2, $3, $4, $5)`,
+			identity(r.Attempt, text(string(reason)), text(string(origin))),
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("recording the skip of %s: %w", r.Window, err)
@@ -214,8 +222,10 @@ func (l *Ledger) Stored(ctx context.Context, w window.Window) (claim.Stored, err
 	if err != nil {
 		return claim.Stored{}, fmt.Errorf("reading %s: %w", w, err)
 	}
-	s := claim.Stored{Status: claim.Status(v.string()), ExecutionID: v.uuid(), Attempt: int(v.int64()), Generation: int(v.int64()),
-		Completion: claim.Completion{PayloadDigest: v.string(), RequestDigest: v.string()}}
+	s := claim.Stored{
+		Status: claim.Status(v.string()), ExecutionID: v.uuid(), Attempt: int(v.int64()), Generation: int(v.int64()),
+		Completion: claim.Completion{PayloadDigest: v.string(), RequestDigest: v.string()},
+	}
 	if result := v.next(); result != nil {
 		s.Result = append(json.RawMessage(nil), result...)
 	}
@@ -277,8 +287,9 @@ func (l *Ledger) turnFor(ctx context.Context, f func(context.Context, *Conn) ([]
 		return nil, Translate(ctx.Err())
 	}
 	defer func() { l.turn <- struct{}{} }()
+	//nolint:staticcheck // Ping costs a round trip; what this misses is an ErrUnavailable and a new connection
 	if l.conn != nil && time.Since(l.used) > idleCheck && l.conn.CheckConn() != nil {
-		l.drop()
+		l.drop(ctx)
 	}
 	if l.conn == nil {
 		c, err := l.Connect(ctx)
@@ -300,8 +311,8 @@ func (l *Ledger) turnFor(ctx context.Context, f func(context.Context, *Conn) ([]
 }
 
 // drop closes a broken connection; nothing waits for the other side.
-func (l *Ledger) drop() {
-	ctx, cancel := context.WithCancel(context.Background())
+func (l *Ledger) drop(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	_ = l.conn.Close(ctx)
 	l.conn = nil

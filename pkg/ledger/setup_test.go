@@ -71,9 +71,11 @@ func attempt(job string) claim.Attempt {
 }
 
 func request(a claim.Attempt) claim.Request {
-	return claim.Request{Attempt: a, Lease: lease, Origin: claim.Origin{Trigger: "scheduled", Source: "timestamp",
+	return claim.Request{Attempt: a, Lease: lease, Origin: claim.Origin{
+		Trigger: "scheduled", Source: "timestamp",
 		Namespace: "shop", Job: "order-sync-1", JobUID: "u1", Pod: "order-sync-1-abc", PodUID: uuid.NewString(), Node: "n1",
-		WindowEnd: noon.Add(time.Hour), Schedule: "0 * * * *", TimeZone: "UTC"}}
+		WindowEnd: noon.Add(time.Hour), Schedule: "0 * * * *", TimeZone: "UTC",
+	}}
 }
 
 // mustRun claims and demands the verdict run.

@@ -64,8 +64,10 @@ func explain(err error) string {
 	}
 	// Only what pgx says behind the connection string, and of that only a known name.
 	said := err.Error()[strings.LastIndex(err.Error(), "`: ")+1:]
-	for _, name := range []string{"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "target_session_attrs",
-		"channel_binding", "require_auth", "min_protocol_version", "max_protocol_version", "sslnegotiation"} {
+	for _, name := range []string{
+		"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "target_session_attrs",
+		"channel_binding", "require_auth", "min_protocol_version", "max_protocol_version", "sslnegotiation",
+	} {
 		if strings.Contains(said, name) {
 			return fmt.Sprintf("the parameter %s has a bad value", name)
 		}

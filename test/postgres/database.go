@@ -42,8 +42,10 @@ func Shared(t testing.TB) *Server {
 	defer shared.Unlock()
 	if shared.server == nil && shared.err == nil {
 		// max_prepared_transactions is on because attackers may use PREPARE TRANSACTION.
-		shared.server, shared.err = Start(context.Background(), Options{NoSync: true,
-			Settings: map[string]string{"max_prepared_transactions": "10"}})
+		shared.server, shared.err = Start(context.Background(), Options{
+			NoSync:   true,
+			Settings: map[string]string{"max_prepared_transactions": "10"},
+		})
 	}
 	if shared.err != nil {
 		Unavailable(t, shared.err)

@@ -94,7 +94,6 @@ func cleanEnv() []string {
 }
 
 func freePort() (int, error) {
-	//nolint:noctx // local and immediate
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err

@@ -37,7 +37,7 @@ func Pooler(t testing.TB, roleURL string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "onceguard-pgbouncer-")
+	dir, err := os.MkdirTemp("", "onceguard-pgbouncer-") //nolint:usetesting // pgbouncer runs as another user, who cannot enter t.TempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,6 @@ logfile = %s/log
 			t.Fatal(err)
 		}
 	}
-	//nolint:noctx // stopped by Cleanup
 	cmd := exec.Command(bin, filepath.Join(dir, "ini"))
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = dir, cleanEnv(), s.user.attributes()
 	if err := cmd.Start(); err != nil {

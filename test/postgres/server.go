@@ -203,9 +203,11 @@ func (s *Server) launch(ctx context.Context) error {
 }
 
 func (s *Server) command() *exec.Cmd {
-	args := []string{filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.opts.Dir, "-p", strconv.Itoa(s.st.Port),
+	args := []string{
+		filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.opts.Dir, "-p", strconv.Itoa(s.st.Port),
 		"-c", "listen_addresses=" + s.st.Listen, "-c", "max_connections=200", "-c", "timezone=UTC",
-		"-c", "log_line_prefix=%m [%p] %q%u@%d %a "}
+		"-c", "log_line_prefix=%m [%p] %q%u@%d %a ",
+	}
 	if s.opts.NoSync {
 		args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off")
 	}
@@ -227,7 +229,6 @@ func (s *Server) command() *exec.Cmd {
 	}
 	// A session of its own: Ctrl-C on the tests must not stop it before they clean up.
 	attr.Setsid = true
-	//nolint:noctx // outlives the context of Start by design
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = s.opts.Dir, cleanEnv(), attr
 	return cmd
@@ -251,8 +252,10 @@ func (s *Server) ready(ctx context.Context) error {
 
 // URL connects the superuser to a database by TCP.
 func (s *Server) URL(database string) string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword(superuser, s.st.Password),
-		Host: net.JoinHostPort(s.st.Listen, strconv.Itoa(s.st.Port)), Path: "/" + database, RawQuery: "sslmode=disable"}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(superuser, s.st.Password),
+		Host: net.JoinHostPort(s.st.Listen, strconv.Itoa(s.st.Port)), Path: "/" + database, RawQuery: "sslmode=disable",
+	}
 	return u.String()
 }
 
