@@ -102,7 +102,12 @@ func (m *step) start() {
 	case Claiming, Skipping:
 		m.Phase, m.Unsure = Claiming, true
 		m.askAt = m.now
-	case Adopting, Held, Stopping:
+	case Stopping:
+		// Who was told to stop is told again; who comes no more has stopped by the end of
+		// its trust. Going on as if held could complete what was broken off.
+		m.stopWhy = m.say(TextNotAdopted, m.conf.Window)
+		m.stopped()
+	case Adopting, Held:
 		if m.Committed {
 			m.Phase = Held
 			break

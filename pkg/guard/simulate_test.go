@@ -27,12 +27,31 @@ type world struct {
 	now time.Time
 	log []string
 
-	next    Conn
-	procs   map[Conn]*simulated
-	calls   []Effect // in flight
-	claimed bool     // some Ask was answered run, and no one else took it since
-	saved   Saved
-	seen    map[string]bool
+	next      Conn
+	procs     map[Conn]*simulated
+	away      []*simulated // run on without a connection after a restart of the guard
+	calls     []call       // in flight
+	leaseEnds time.Time    // as the ledger sees it, at the earliest
+	restarted bool
+	saved     Saved
+	seen      map[string]bool
+}
+
+// call is a question to the ledger on its way.
+type call struct {
+	effect Effect
+	sent   time.Time
+}
+
+// A message that bounds nothing would let a worker run for ever.
+func TestTrustIsNeverUnbounded(t *testing.T) {
+	m := &step{State: NewState(testConf(), nil), now: time.Unix(1_800_000_000, 0)}
+	for _, left := range []time.Duration{time.Microsecond, 0, -time.Hour} {
+		m.trust = m.now.Add(m.conf.grace() + left)
+		if msg := m.trustMessage(wire.TypeTrust); msg.TrustMS != 1 {
+			t.Errorf("%s left: trustMs %d", left, msg.TrustMS)
+		}
+	}
 }
 
 // simulated is a wrapper: it follows the protocol.
@@ -61,7 +80,7 @@ func testConf() Conf {
 }
 
 func TestPromisesHoldInRandomHistories(t *testing.T) {
-	histories := 20000
+	histories := 10000
 	if testing.Short() {
 		histories = 2000
 	}
@@ -151,13 +170,12 @@ func (w *world) reply() {
 	i := w.rnd.IntN(len(w.calls))
 	c := w.calls[i]
 	w.calls = slices.Delete(w.calls, i, i+1)
-	sent := w.now
-	w.now = w.now.Add(time.Duration(w.rnd.IntN(500)) * time.Millisecond)
+	sent := c.sent
 	var trouble *Trouble
 	if w.rnd.IntN(4) == 0 {
 		trouble = &Trouble{Fault: Fault(w.rnd.IntN(3)), Text: "connection refused"}
 	}
-	switch c := c.(type) {
+	switch c := c.effect.(type) {
 	case Ask:
 		if trouble != nil {
 			trouble.Fault = Away
@@ -168,9 +186,15 @@ func (w *world) reply() {
 			{Verdict: claim.Wait, Reason: claim.BusyHeld}, {Verdict: claim.Wait, Reason: claim.Committing}, {Verdict: claim.Wait, Reason: claim.FenceLost},
 			{Verdict: claim.Skip, Reason: claim.AlreadyCompleted},
 		}[w.rnd.IntN(7)]
+		if trouble == nil && a.Verdict == claim.Run {
+			w.leaseEnds = sent.Add(time.Duration(w.s.conf.Lease))
+		}
 		w.take(Asked{ID: c.ID, Sent: sent, Answer: a, Trouble: trouble})
 	case Heartbeat:
 		b := []claim.Beat{claim.BeatOK, claim.BeatOK, claim.BeatOK, claim.BeatOK, claim.BeatCancel, claim.BeatLost}[w.rnd.IntN(6)]
+		if trouble == nil && b != claim.BeatLost && c.ID == w.s.ExecutionID {
+			w.leaseEnds = sent.Add(time.Duration(w.s.conf.Lease))
+		}
 		w.take(Beaten{ID: c.ID, Sent: sent, Beat: b, Trouble: trouble})
 	case Settle:
 		w.take(Settled{ID: c.ID, Trouble: trouble})
@@ -180,6 +204,12 @@ func (w *world) reply() {
 }
 
 func (w *world) arrive() {
+	if len(w.away) > 0 && w.rnd.IntN(3) == 0 {
+		p := w.away[0]
+		w.away = w.away[1:]
+		w.back(p)
+		return
+	}
 	conf := w.s.conf
 	names := slices.Concat(conf.InitContainers, conf.Containers, []string{"stranger"})
 	name := names[w.rnd.IntN(len(names))]
@@ -190,7 +220,7 @@ func (w *world) arrive() {
 	case name == "stranger":
 		kind = []wire.Kind{wire.KindHook, wire.KindWait, "odd", wire.KindWorker}[w.rnd.IntN(4)]
 	}
-	for _, p := range w.procs {
+	for _, p := range append(slices.Collect(maps.Values(w.procs)), w.away...) {
 		// The kubelet starts workers after init containers have ended.
 		other := kind == wire.KindInit && p.kind == wire.KindWorker || kind == wire.KindWorker && p.kind == wire.KindInit
 		if (p.container == name || other) && !p.acked {
@@ -253,7 +283,7 @@ func (w *world) progress() {
 // restart replaces the guard; wrappers keep their processes and come back.
 func (w *world) restart() {
 	w.seen["restart"] = true
-	w.calls = nil
+	w.calls, w.restarted = nil, true
 	w.s = NewState(w.s.conf, &w.saved)
 	w.log = append(w.log, "restart")
 	w.take(Start{})
@@ -261,20 +291,43 @@ func (w *world) restart() {
 	w.procs = map[Conn]*simulated{}
 	for _, id := range slices.Sorted(maps.Keys(old)) {
 		p := old[id]
-		if p.acked || w.rnd.IntN(8) == 0 { // some are gone meanwhile
-			continue
-		}
-		w.next++
-		w.procs[w.next] = p
-		pid := 0
-		if p.running || p.exited {
-			pid = 42
-		}
-		w.take(Hello{Conn: w.next, Container: p.container, Kind: p.kind, PID: pid})
-		if p.exited && pid != 0 {
-			w.take(Exited{Conn: w.next, Code: p.code})
+		switch {
+		case p.acked || w.rnd.IntN(8) == 0: // gone meanwhile
+		case p.running && w.rnd.IntN(3) == 0:
+			w.away = append(w.away, p)
+		default:
+			w.back(p)
 		}
 	}
+}
+
+// back lets a wrapper dial the new guard.
+func (w *world) back(p *simulated) {
+	for _, q := range w.procs {
+		if q.container == p.container {
+			return
+		}
+	}
+	w.next++
+	w.procs[w.next] = p
+	pid := 0
+	if p.running || p.exited {
+		pid = 42
+	}
+	w.take(Hello{Conn: w.next, Container: p.container, Kind: p.kind, PID: pid})
+	if p.exited && pid != 0 {
+		w.take(Exited{Conn: w.next, Code: p.code})
+	}
+}
+
+// workingAway names a process that runs without a connection, within its trust.
+func (w *world) workingAway() string {
+	for _, p := range w.away {
+		if p.running && !p.stopped && w.now.Before(p.trust) {
+			return p.container
+		}
+	}
+	return ""
 }
 
 func (w *world) take(e Event) {
@@ -290,12 +343,12 @@ func (w *world) take(e Event) {
 			saved = true
 			w.saved = s.clone().Saved
 		case Ask:
-			w.calls = append(w.calls, f)
+			w.calls = append(w.calls, call{f, w.now})
 			w.mayAsk(f)
 		case Heartbeat, RecordSkip:
-			w.calls = append(w.calls, f)
+			w.calls = append(w.calls, call{f, w.now})
 		case Settle:
-			w.calls = append(w.calls, f)
+			w.calls = append(w.calls, call{f, w.now})
 			w.maySettle(f)
 		case Send:
 			w.heard(f.Conn, f.Message)
@@ -305,12 +358,18 @@ func (w *world) take(e Event) {
 		w.t.Errorf("a change was not saved: %+v then %+v", before.Saved, s.Saved)
 	}
 	w.stopsInTime()
+	if gone := s.missing(); len(gone) > 0 && !w.restarted {
+		w.t.Errorf("%v vanished and nothing was concluded", gone)
+	}
 }
 
 // mayAsk: no claim goes out while a process of this pod may be working on the window.
 func (w *world) mayAsk(f Ask) {
 	if f.ID == uuid.Nil || f.ID != w.saved.ExecutionID {
 		w.t.Errorf("claim with %s, which is not the saved id %s", f.ID, w.saved.ExecutionID)
+	}
+	if name := w.workingAway(); name != "" {
+		w.t.Errorf("claim while %s runs on", name)
 	}
 	for id, p := range w.procs {
 		if q := w.s.conns[id]; p.running && q.running && !p.stopped && (p.kind == wire.KindWorker || p.kind == wire.KindInit) {
@@ -338,6 +397,9 @@ func (w *world) maySettle(f Settle) {
 	if f.Ending.End.Outcome == claim.OutcomeCompleted {
 		return
 	}
+	if name := w.workingAway(); name != "" {
+		w.t.Errorf("settled as %+v while %s runs on", f.Ending, name)
+	}
 	for id, p := range w.procs {
 		if _, known := w.s.conns[id]; known && p.running && p.kind != wire.KindHook && p.kind != wire.KindWait {
 			w.t.Errorf("settled as %+v while %s runs", f.Ending, p.container)
@@ -357,8 +419,9 @@ func (w *world) heard(id Conn, m wire.Message) {
 			w.t.Errorf("%s without a bound", m.Type)
 		}
 		p.trust = w.now.Add(time.Duration(m.TrustMS) * time.Millisecond)
-		if end := w.s.trust; !w.s.Committed && p.trust.Add(time.Duration(m.GraceMS)*time.Millisecond).After(end.Add(2*time.Millisecond)) {
-			w.t.Errorf("%s lets the process live until %s, the lease is trusted until %s", m.Type, p.trust, end)
+		killed := p.trust.Add(time.Duration(m.GraceMS) * time.Millisecond)
+		if end := w.leaseEnds.Add(-w.s.conf.margin()); !w.s.Committed && killed.After(end.Add(2*time.Millisecond)) {
+			w.t.Errorf("%s lets the process live until %s, the lease ends %s", m.Type, killed, w.leaseEnds)
 		}
 	}
 	switch m.Type {
@@ -416,7 +479,7 @@ func (w *world) stopsInTime() {
 	if w.s.Committed || w.s.Phase == Adopting || w.s.Phase == Left || w.s.trust.IsZero() {
 		return
 	}
-	if w.now.Before(w.s.trust.Add(-w.s.conf.grace())) || w.s.Phase == Stopping && w.s.stopKeep {
+	if w.now.Before(w.leaseEnds.Add(-w.s.conf.margin()-w.s.conf.grace())) || w.s.Phase == Stopping && w.s.stopKeep {
 		return
 	}
 	for id, p := range w.procs {
