@@ -203,9 +203,12 @@ func waitReady(ctx context.Context, l layout, component string, others ...string
 	return waitFor(ctx, l, ready, append(others, component)...)
 }
 
-// waitFor polls ready, and gives up as soon as one of the components has ended, with
-// the end of its log.
+// waitFor polls ready, and gives up when one of the components has ended, with the end
+// of its log. One look is not enough to call it ended: while a process is in the
+// middle of execve, its environment, and so its mark, cannot be read.
 func waitFor(ctx context.Context, l layout, ready func(context.Context) error, components ...string) error {
+	const looks = 5
+	missing := map[string]int{}
 	return poll(ctx, func(ctx context.Context) (bool, error) {
 		err := ready(ctx)
 		if err == nil {
@@ -216,7 +219,9 @@ func waitFor(ctx context.Context, l layout, ready func(context.Context) error, c
 			return false, fatalError{listErr}
 		}
 		for _, c := range components {
-			if !slices.ContainsFunc(ps, func(p process) bool { return p.component == c && p.main() }) {
+			if slices.ContainsFunc(ps, func(p process) bool { return p.component == c && p.main() }) {
+				missing[c] = 0
+			} else if missing[c]++; missing[c] == looks {
 				return false, fatalError{fmt.Errorf("%s ended by itself; the end of its log:\n%s", c, tail(l.log(c), 20))}
 			}
 		}
