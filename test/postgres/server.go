@@ -162,7 +162,21 @@ func (s *Server) prepare(ctx context.Context) error {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, tail(out))
 	}
+	if err := admitAll(filepath.Join(s.data(), "pg_hba.conf")); err != nil {
+		return err
+	}
 	return s.writeState()
+}
+
+// admitAll lets clients of other addresses in, by password: initdb admits this host only,
+// and pods are elsewhere.
+func admitAll(hba string) error {
+	f, err := os.OpenFile(hba, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("host all all all scram-sha-256\n")
+	return errors.Join(err, f.Close())
 }
 
 // launch starts the postmaster and waits until it answers.

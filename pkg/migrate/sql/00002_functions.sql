@@ -138,8 +138,9 @@ BEGIN
         EXIT WHEN verdict IS NOT NULL OR locked;
 
         -- The only lock that is waited for; its holders are claims and prune.
-        INSERT INTO onceguard.job (name) SELECT claim.job_name
-        WHERE NOT EXISTS (SELECT FROM onceguard.job j WHERE j.name = claim.job_name) ON CONFLICT DO NOTHING;
+        IF closed IS NULL THEN
+            INSERT INTO onceguard.job (name) VALUES (claim.job_name) ON CONFLICT DO NOTHING;
+        END IF;
         SELECT j.closed_before INTO closed FROM onceguard.job j WHERE j.name = claim.job_name FOR NO KEY UPDATE;
         SELECT * INTO e FROM onceguard.job_execution t
         WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start FOR NO KEY UPDATE SKIP LOCKED;
