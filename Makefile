@@ -53,7 +53,7 @@ test-unit: ## unit tests, and those against a private Postgres
 .PHONY: test-cluster
 test-cluster: ## end-to-end tests on a real cluster (KUBECONFIG=… for your own)
 	@test/setup.sh postgres
-	test/with-cluster.sh go test -tags e2e -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/...
+	test/with-cluster.sh go test -tags e2e -p 1 -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/... ./test/policies/...
 
 .PHONY: demo
 demo: ## the whole story on a real cluster, with a table at the end (DEMOFLAGS=--keep)
@@ -67,7 +67,7 @@ bench: ## claim and commit against pgbench, as ratios
 
 .PHONY: lint
 lint: deploy-check ## formatting, vet, linters, chart, rendered manifests, shell scripts
-	go vet ./...
+	go vet -tags e2e ./...
 	$(GOLANGCI) config verify
 	$(GOLANGCI) fmt --diff
 	$(GOLANGCI) run --allow-parallel-runners ./...
