@@ -136,6 +136,9 @@ type GuardConfig struct {
 	// attempt ends when each of them has reported.
 	InitContainers []string `json:"initContainers,omitempty"`
 	Containers     []string `json:"containers"`
+	// Probed are the wrapped containers with a liveness or startup probe: restarted in
+	// place, such a one must not wait, since its probe would kill it.
+	Probed []string `json:"probed,omitempty"`
 	// RestartInPlace is true under restartPolicy OnFailure.
 	RestartInPlace bool `json:"restartInPlace,omitempty"`
 	HostNetwork    bool `json:"hostNetwork,omitempty"` // no loopback port, only the socket

@@ -163,6 +163,10 @@ func (m *step) answer() {
 			if why == "" && p.kind == wire.KindHook {
 				why = m.say(TextAsking, m.conf.Window) // a hook may not want to wait
 			}
+			if m.Phase == Claiming && m.held && m.mustNotWait(p) {
+				m.refuse(c, contract.ExitRetry, m.say(TextBusyProbed, m.conf.Window))
+				continue
+			}
 			if why != "" && p.said != why {
 				p.said = why
 				m.conns[c] = p
@@ -173,6 +177,12 @@ func (m *step) answer() {
 	}
 }
 
+// mustNotWait says whether a probe would kill p while it waits: the claim container,
+// which waits in its stead, is not run again when a container is restarted in place.
+func (m *step) mustNotWait(p proc) bool {
+	return p.counted() && slices.Contains(m.conf.Probed, p.container) && slices.Contains(m.Started, p.container)
+}
+
 // run gives the right to run.
 func (m *step) run(c Conn, p proc) {
 	p.told, p.running = true, p.counted()
@@ -181,6 +191,9 @@ func (m *step) run(c Conn, p proc) {
 		delete(m.Reports, p.container)
 		if !slices.Contains(m.Running, p.container) {
 			m.Running = append(m.Running, p.container)
+		}
+		if !slices.Contains(m.Started, p.container) {
+			m.Started = append(m.Started, p.container)
 		}
 	}
 	msg := m.trustMessage(wire.TypeRun)

@@ -67,7 +67,7 @@ func (m *step) beaten(e Beaten) {
 		m.renewed(e.Sent)
 		m.adopted()
 		for c, p := range m.each() {
-			if p.live() && !p.stopped {
+			if p.live() && !p.stopped && m.trusted() { // not when the answer took too long
 				m.sendTrust(c)
 			}
 		}

@@ -137,6 +137,7 @@ func (m *step) acquire() {
 		}
 	}
 	m.askAt, m.tries, m.why, m.awaySince = m.now, 0, "", time.Time{}
+	m.held = false
 }
 
 // hello admits a wrapper.
@@ -185,7 +186,9 @@ func (m *step) back(c Conn, p proc) {
 	case m.Phase == Adopting:
 		m.wait(c, m.say(TextAdopting))
 	case m.Phase == Held && expected:
-		m.sendTrust(c)
+		if m.trusted() { // else it is about to be told to stop
+			m.sendTrust(c)
+		}
 	case m.Committed:
 		m.sendTrust(c) // the window is done; let it end by itself
 	default:
@@ -297,6 +300,7 @@ func (m *step) asked(e Asked) {
 // busy handles a window that another attempt holds.
 func (m *step) busy(a claim.Answer) {
 	h := a.Holder
+	m.held = a.Reason != claim.FenceLost
 	m.tries++
 	m.askAt = m.now.Add(poll(m.tries, time.Duration(m.conf.Lease), m.chance))
 	switch {

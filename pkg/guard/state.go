@@ -109,7 +109,9 @@ type Saved struct {
 	// Running are the counted containers that were told to run and have not reported.
 	Running []string          `json:"running,omitempty"`
 	Reports map[string]Report `json:"reports,omitempty"`
-	Ending  *Ending           `json:"ending,omitempty"` // what is to be written in Settling
+	// Started are the containers that were told to run at any time in this pod.
+	Started []string `json:"started,omitempty"`
+	Ending  *Ending  `json:"ending,omitempty"` // what is to be written in Settling
 }
 
 // Report is how a counted container ended in this acquisition.
@@ -161,6 +163,7 @@ type State struct {
 	asking    bool
 	askAt     time.Time
 	tries     int
+	held      bool      // the last answer was that another attempt holds the window
 	why       string    // what those who wait are told
 	awaySince time.Time // zero while the ledger answers
 
@@ -200,6 +203,7 @@ func (s State) clone() State {
 	s.conns = maps.Clone(s.conns)
 	s.Reports = maps.Clone(s.Reports)
 	s.Running = slices.Clone(s.Running)
+	s.Started = slices.Clone(s.Started)
 	if s.Reports == nil {
 		s.Reports = map[string]Report{}
 	}

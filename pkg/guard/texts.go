@@ -84,8 +84,8 @@ var texts = map[Key]text{
 		"窗口 %[1]s 正由 %[3]s 的第 %[2]d 次尝试处理；按 onceguard.dev/busy=fail 不启动",
 	},
 	TextBusyProbed: {
-		"window %[1]s is being worked on by attempt %[2]d of %[3]s; a restarted container with a liveness or startup probe cannot wait for it",
-		"窗口 %[1]s 正由 %[3]s 的第 %[2]d 次尝试处理；带存活或启动探针的重启容器不能等待",
+		"window %[1]s is being worked on by another attempt; a restarted container with a liveness or startup probe cannot wait for it",
+		"窗口 %[1]s 正由另一次尝试处理；带存活或启动探针的重启容器不能等待",
 	},
 	TextCommitting: {
 		"window %[1]s is being committed by attempt %[2]d of %[3]s; waiting for its outcome",
