@@ -228,9 +228,11 @@ func (b *bench) ours(ctx context.Context, kind string) (rate float64, n int64, e
 
 // operation prepares one client and gives what it repeats.
 func (b *bench) operation(ctx context.Context, kind string, l *ledger.Ledger, client int) (func() error, error) {
-	origin := claim.Origin{Trigger: "scheduled", Source: "timestamp", Namespace: "shop", Job: "order-sync-29410000",
+	origin := claim.Origin{
+		Trigger: "scheduled", Source: "timestamp", Namespace: "shop", Job: "order-sync-29410000",
 		JobUID: uuid.NewString(), Pod: "order-sync-29410000-x7k2p", PodUID: uuid.NewString(), Node: "node-1",
-		WindowEnd: time.Unix(60, 0), Schedule: "* * * * *", TimeZone: "Etc/UTC"}
+		WindowEnd: time.Unix(60, 0), Schedule: "* * * * *", TimeZone: "Etc/UTC",
+	}
 	// A job of its own for each client, as at the top of the hour.
 	next := func() claim.Request {
 		w := window.Window{JobName: "bench/job-" + strconv.Itoa(client), Start: time.Unix(b.windows.Add(1)*60, 0)}

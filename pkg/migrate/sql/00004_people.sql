@@ -82,9 +82,9 @@ BEGIN
     END LOOP;
     INSERT INTO onceguard.job_grant (role, pattern) VALUES (grant_job.role, grant_job.pattern) ON CONFLICT DO NOTHING;
 END $$;
+-- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.grant_job IS 'For the owner: lets a login (or the members of a group role) act for the jobs of a pattern: an exact job_name, "namespace/*" or "*".';
 
--- +goose StatementEnd
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.revoke_job(role name, pattern text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -93,9 +93,9 @@ BEGIN
     DELETE FROM onceguard.job_grant g WHERE g.role = revoke_job.role AND g.pattern = revoke_job.pattern;
     RETURN FOUND;
 END $$;
+-- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.revoke_job IS 'For the owner: takes a pattern away from a login; false when it did not have it.';
 
--- +goose StatementEnd
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.grant_audit(role name) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -104,12 +104,12 @@ BEGIN
     EXECUTE format('GRANT SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs TO %I', grant_audit.role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION onceguard.schema_version TO %I', grant_audit.role);
 END $$;
+-- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.grant_audit IS 'For the owner: lets a login read the views, and nothing else.';
 
--- +goose StatementEnd
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.schema_version(OUT version int, OUT min_compatible int)
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 3, 3 $$;
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 4, 4 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.schema_version IS 'The version of these functions, and the oldest version whose programs they still serve. Each migration replaces this function.';
 
