@@ -243,3 +243,20 @@ func TestStopLeavesTimeToKillBeforeTheLeaseEnds(t *testing.T) {
 		t.Errorf("killed at %s, the lease ends at %s", killed, sent.Add(30*time.Second))
 	}
 }
+
+// A guard that is killed while it stops its workers must not hold on to the window and
+// complete it: one of them was told to break off.
+func TestRestartWhileStopping(t *testing.T) {
+	two := func(c *Conf) { c.Containers = []string{"main", "side"} }
+	w := newStory(t, two).play(Start{}).asked(first).play(main1(), Hello{Conn: 2, Container: "side", Kind: wire.KindWorker})
+	w.play(Fenced{w.s.ExecutionID}, Exited{2, 0}).wants(2, wire.TypeAck, contract.ExitRetry)
+	saved := w.s.Saved
+	w.s = NewState(w.s.conf, &saved)
+	w.play(Start{}, Hello{Conn: 3, Container: "main", Kind: wire.KindWorker, PID: 42}).wants(3, wire.TypeStop, 0)
+	w.play(Exited{3, 0}).wants(3, wire.TypeAck, contract.ExitRetry)
+	for _, f := range w.did {
+		if s, ok := f.(Settle); ok && s.Ending.Complete {
+			t.Error("completed what was broken off")
+		}
+	}
+}

@@ -80,9 +80,9 @@ func testConf() Conf {
 }
 
 func TestPromisesHoldInRandomHistories(t *testing.T) {
-	histories := 10000
+	histories := 4000
 	if testing.Short() {
-		histories = 2000
+		histories = 1000
 	}
 	seen := map[string]bool{}
 	for seed := range histories {
