@@ -122,7 +122,7 @@ func (o *opened) serve(ctx context.Context) {
 	o.guard.Run(ctx) // answers commits for as long as anyone is connected
 	stop()
 	<-done
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 200*time.Millisecond)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
 	defer cancel()
 	o.ledger.Close(bye)
 }

@@ -39,19 +39,14 @@ var forbidden = []string{
 	"LISTEN", "UNLISTEN", "LOAD",
 }
 
-// durable lifts a role's synchronous_commit that would let a commit be answered before
-// it is on disk; a stricter setting stays.
-const durable = `SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')`
-
-// preamble is how many results come before those of the statements: BEGIN, durable, begin.
-const preamble = 3
+// preamble is how many results come before those of the statements: BEGIN and begin.
+const preamble = 2
 
 // transaction runs the request up to COMMIT and gives what its statements did. After an
 // error nothing of it remains.
 func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Request) ([]Rows, error) {
 	var b pgconn.Batch
 	b.ExecParams(ledger.Isolation, nil, nil, nil, nil)
-	b.ExecParams(durable, nil, nil, nil, nil)
 	b.ExecParams(ledger.BeginSQL, ledger.BeginArgs(a), nil, nil, nil)
 	for i, s := range r.Statements {
 		args, err := s.arguments(i)

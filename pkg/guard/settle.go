@@ -155,7 +155,7 @@ func (m *step) leave() {
 const (
 	// lastWords bounds what is still written once all wrapped processes are gone: the
 	// kubelet grants two seconds when the grace period is used up.
-	lastWords = 900 * time.Millisecond
+	lastWords = 700 * time.Millisecond
 	// longestLeave bounds the wait for wrapped processes; the kubelet ends it earlier.
 	longestLeave = time.Hour
 )

@@ -23,7 +23,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 16 << 10
 	// lastAnswers bounds answers under way when the guard leaves.
-	lastAnswers = 500 * time.Millisecond
+	lastAnswers = 200 * time.Millisecond
 )
 
 // Serve serves the handler on all listeners until ctx ends.
