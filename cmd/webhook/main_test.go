@@ -60,7 +60,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.namespace != "flag" || o.guard.Image != "g:1" || strings.Join(o.excluded, "|") != "a|b" || o.cluster != "eu" || o.guard.Resources.Limits.Memory().String() != "32Mi" || len(o.guard.Resources.Requests) != 0 {
+	if o.namespace != "flag" || o.guard.Image != "g:1" || strings.Join(o.excluded, "|") != "a|b" || o.guard.Cluster != "eu" || o.guard.Resources.Limits.Memory().String() != "32Mi" || len(o.guard.Resources.Requests) != 0 {
 		t.Errorf("got %+v", o)
 	}
 }

@@ -22,7 +22,6 @@ type options struct {
 	namespace, service        string
 	webhookConfig, certSecret string
 	guard                     inject.Guard
-	cluster                   string
 	excluded                  []string
 	logLevel                  zapcore.Level
 	drain                     time.Duration
@@ -55,7 +54,7 @@ func serveOptions(args []string, env map[string]string) (options, error) {
 	text(&o.pullSecrets, "guard-pull-secrets", "ONCEGUARD_GUARD_PULL_SECRETS", "")
 	text(&o.resources, "guard-resources", "ONCEGUARD_GUARD_RESOURCES", "")
 	text(&o.guard.LedgerSecretPrefix, "ledger-secret-prefix", "ONCEGUARD_LEDGER_SECRET_PREFIX", contract.LedgerSecretPrefix)
-	text(&o.cluster, "cluster", "ONCEGUARD_CLUSTER", "")
+	text(&o.guard.Cluster, "cluster", "ONCEGUARD_CLUSTER", "")
 	text(&o.guard.LogLanguage, "log-language", "ONCEGUARD_LOG_LANGUAGE", "en")
 	text(&o.excludedText, "excluded-namespaces", "ONCEGUARD_EXCLUDED_NAMESPACES", "kube-system")
 	text(&o.level, "log-level", "ONCEGUARD_LOG_LEVEL", "info")
@@ -91,8 +90,8 @@ func (o *options) check(drain string) error {
 			return usage("%s: %q is not a name that Kubernetes accepts", name, value)
 		}
 	}
-	if o.cluster != "" && len(validation.IsDNS1123Subdomain(o.cluster)) > 0 {
-		return usage("--cluster: %q is not a name; use lower-case letters, digits, '-' and '.'", o.cluster)
+	if o.guard.Cluster != "" && len(validation.IsDNS1123Subdomain(o.guard.Cluster)) > 0 {
+		return usage("--cluster: %q is not a name; use lower-case letters, digits, '-' and '.'", o.guard.Cluster)
 	}
 	o.guard.PullPolicy = corev1.PullPolicy(o.pullPolicy)
 	if !slices.Contains([]corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever}, o.guard.PullPolicy) {

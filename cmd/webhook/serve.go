@@ -59,8 +59,8 @@ func serveWith(ctx context.Context, o options, clients kube.Clients, log *zap.Lo
 		Client: clients.Typed, Namespace: o.namespace, Secret: o.certSecret,
 		Service: o.service, WebhookConfig: o.webhookConfig, Now: time.Now, Log: log,
 	})
-	jobs := kube.NewJobs(clients.Metadata)
-	reconciler := &kube.Reconciler{Client: clients.Typed, Cluster: o.cluster, Excluded: o.excluded, Now: time.Now, Log: log}
+	jobs := kube.NewJobs(clients)
+	reconciler := &kube.Reconciler{Client: clients.Typed, Cluster: o.guard.Cluster, Excluded: o.excluded, Now: time.Now, Log: log}
 	notes := &kube.Notes{Client: clients.Typed, Jobs: jobs, Now: time.Now, Log: log}
 
 	// What runs beside the servers goes on while they drain.
@@ -81,7 +81,7 @@ func serveWith(ctx context.Context, o options, clients kube.Clients, log *zap.Lo
 
 	quiet := zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zapcore.WarnLevel)))
 	webhook := &http.Server{
-		Handler: admission.New(admission.Config{Jobs: jobs, Guard: o.guard, Cluster: o.cluster, Now: time.Now, Log: log}),
+		Handler: admission.New(admission.Config{Jobs: jobs, Guard: o.guard, Now: time.Now, Log: log}),
 		TLSConfig: &tls.Config{
 			GetCertificate: keeper.Certificate, MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"h2", "http/1.1"},

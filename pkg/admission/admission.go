@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 	admissionv1 "k8s.io/api/admission/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,15 +37,16 @@ type Jobs interface {
 	// Job gives the metadata of the Job of that name and UID. An error means that
 	// nothing can be said now; a Job that is gone is an error as well.
 	Job(ctx context.Context, namespace, name string, uid types.UID) (*metav1.PartialObjectMetadata, error)
+	// Spec gives the spec of the same Job, in the same way.
+	Spec(ctx context.Context, namespace, name string, uid types.UID) (*batchv1.JobSpec, error)
 }
 
 // Config is what the handler needs.
 type Config struct {
-	Jobs    Jobs
-	Guard   inject.Guard
-	Cluster string // prefix of job names
-	Now     func() time.Time
-	Log     *zap.Logger
+	Jobs  Jobs
+	Guard inject.Guard
+	Now   func() time.Time
+	Log   *zap.Logger
 }
 
 type handler struct{ Config }
@@ -148,7 +150,7 @@ func (h handler) guarded(ctx context.Context, request *admissionv1.AdmissionRequ
 func (h handler) cronJob(_ context.Context, request *admissionv1.AdmissionRequest) decision {
 	stamp, err := inject.PatchCronJob(inject.CronJob{
 		Object: request.Object.Raw, OldObject: request.OldObject.Raw,
-		Namespace: request.Namespace, Cluster: h.Cluster, Now: h.Now(),
+		Namespace: request.Namespace, Cluster: h.Guard.Cluster, Now: h.Now(),
 	})
 	if err != nil {
 		return refused(http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
@@ -176,10 +178,13 @@ func (h handler) pod(ctx context.Context, request *admissionv1.AdmissionRequest)
 	if owner := metav1.GetControllerOfNoCopy(&pod); owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") {
 		job, err := h.Jobs.Job(ctx, request.Namespace, owner.Name, owner.UID)
 		if err != nil {
-			h.Log.Warn("a pod has to wait: its Job cannot be read", zap.String("namespace", request.Namespace), zap.String("job", owner.Name), zap.Error(err))
-			return later("Job %s/%s, which says what window this pod means, cannot be read now: %v", request.Namespace, owner.Name, err)
+			return h.waits(request, owner.Name, err)
 		}
-		in.Job = job
+		if in.Job = job; inject.NeedsSpec(job) {
+			if in.JobSpec, err = h.Jobs.Spec(ctx, request.Namespace, owner.Name, owner.UID); err != nil {
+				return h.waits(request, owner.Name, err)
+			}
+		}
 	}
 	out, err := h.Guard.PatchPod(in)
 	var impossible inject.Impossible
@@ -201,6 +206,11 @@ func (h handler) pod(ctx context.Context, request *admissionv1.AdmissionRequest)
 	}
 	log.Info("pod guarded", zap.String("source", string(out.Config.Source)), zap.String("trigger", string(out.Config.Trigger)), zap.Bool("dry_run", isDryRun(request)))
 	return decision{ops: out.Ops}
+}
+
+func (h handler) waits(request *admissionv1.AdmissionRequest, job string, err error) decision {
+	h.Log.Warn("a pod has to wait: its Job cannot be read", zap.String("namespace", request.Namespace), zap.String("job", job), zap.Error(err))
+	return later("Job %s/%s, which says what window this pod means, cannot be read now: %v", request.Namespace, job, err)
 }
 
 func isDryRun(request *admissionv1.AdmissionRequest) bool {

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 	admissionv1 "k8s.io/api/admission/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -32,10 +33,11 @@ const (
 
 // jobs answers with one Job, an error, or a panic.
 type jobs struct {
-	job  *metav1.PartialObjectMetadata
-	err  error
-	boom bool
-	ask  func(context.Context)
+	job     *metav1.PartialObjectMetadata
+	err     error
+	boom    bool
+	specErr error
+	ask     func(context.Context)
 }
 
 func (j jobs) Job(ctx context.Context, namespace, name string, uid types.UID) (*metav1.PartialObjectMetadata, error) {
@@ -49,6 +51,11 @@ func (j jobs) Job(ctx context.Context, namespace, name string, uid types.UID) (*
 		return nil, errors.New("asked for another Job")
 	}
 	return j.job, j.err
+}
+
+func (j jobs) Spec(_ context.Context, _, _ string, uid types.UID) (*batchv1.JobSpec, error) {
+	three := int32(3)
+	return &batchv1.JobSpec{Completions: &three}, j.specErr
 }
 
 func theJob(annotations map[string]string) *metav1.PartialObjectMetadata {
@@ -95,6 +102,7 @@ func answer(t *testing.T, w *httptest.ResponseRecorder) *admissionv1.AdmissionRe
 }
 
 func TestPods(t *testing.T) {
+	bare := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sync-29146200", UID: "job-uid"}}
 	for _, c := range []struct {
 		name    string
 		jobs    jobs
@@ -106,6 +114,8 @@ func TestPods(t *testing.T) {
 		{name: "guarded", jobs: jobs{job: theJob(nil)}, pod: pod, allowed: true, says: `windowStart\\\":\\\"2025-06-01T10:00:00Z`},
 		{name: "a permanent refusal is admitted", jobs: jobs{job: theJob(map[string]string{contract.AnnotationScheduledTimestamp: "x"})}, pod: pod, allowed: true, says: `refusal\\\":`},
 		{name: "no Job", jobs: jobs{}, pod: strings.Replace(pod, `"kind":"Job"`, `"kind":"ReplicaSet"`, 1), allowed: true, says: "no Job controls it"},
+		{name: "several pods of a Job without CronJob", jobs: jobs{job: bare}, pod: pod, allowed: true, says: `spec.completions: \\\\\\\"3\\\\\\\"`},
+		{name: "spec not readable", jobs: jobs{job: bare, specErr: errors.New("away")}, pod: pod, code: 503, says: "tried again"},
 		{name: "the API is away", jobs: jobs{err: errors.New("away")}, pod: pod, code: 503, says: "away; it is tried again"},
 		{name: "a fault of ours", jobs: jobs{boom: true}, pod: pod, code: 500, says: "fault"},
 		{name: "no guard fits", jobs: jobs{job: theJob(nil)}, pod: strings.Replace(pod, `"restartPolicy"`, `"volumes":[{"name":"onceguard","emptyDir":{}}],"restartPolicy"`, 1), code: 422, says: "volume"},

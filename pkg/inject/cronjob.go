@@ -124,7 +124,7 @@ func judge(c *batchv1.CronJob, in CronJob) (contract.Settings, []contract.Proble
 	subject.Namespace, subject.Name, subject.UID = in.Namespace, c.Name, string(c.UID)
 	subject.Annotations, subject.Schedule, subject.TimeZone = c.Annotations, c.Spec.Schedule, zone
 	s, problems, warnings := contract.ParseAnnotations(subject, in.Cluster)
-	problems = append(problems, jobProblems(&c.Spec.JobTemplate)...)
+	problems = append(problems, jobProblems(&c.Spec.JobTemplate, "spec.jobTemplate.spec.")...)
 	return s, append(problems, podProblems(pod, s)...), warnings
 }
 
@@ -142,9 +142,9 @@ func subjectOf(pod *corev1.PodSpec) contract.Subject {
 	return s
 }
 
-// jobProblems are kinds of Jobs that cannot be guarded.
-func jobProblems(t *batchv1.JobTemplateSpec) []contract.Problem {
-	const spec = "spec.jobTemplate.spec."
+// jobProblems are kinds of Jobs that cannot be guarded; spec is where the Job's spec
+// stands in the object.
+func jobProblems(t *batchv1.JobTemplateSpec, spec string) []contract.Problem {
 	var out []contract.Problem
 	for _, key := range []string{contract.AnnotationInstantiate, contract.AnnotationScheduledTimestamp} {
 		if v, ok := t.Annotations[key]; ok {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -95,7 +96,7 @@ func inputs(t *testing.T, dir string) []string {
 	return files
 }
 
-// Each input is the Job's metadata, then the pod.
+// Each input is the Job's metadata, then the pod, then the Job's spec where needed.
 func TestPodGolden(t *testing.T) {
 	for _, file := range inputs(t, "pods") {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -107,6 +108,13 @@ func TestPodGolden(t *testing.T) {
 			in := Pod{Object: docs[1], Namespace: "shop", Now: noon}
 			if job.Name != "" {
 				in.Job = &job
+			}
+			if len(docs) > 2 {
+				spec, err := decode[batchv1.JobSpec](docs[2])
+				if err != nil {
+					t.Fatal(err)
+				}
+				in.JobSpec = &spec
 			}
 			g := guard()
 			if job.Labels["test/pull-secret"] != "" {

@@ -21,6 +21,7 @@ type Guard struct {
 	Resources          corev1.ResourceRequirements
 	LedgerSecretPrefix string // with the ledger's name: the Secret in the pod's namespace
 	LogLanguage        string // en or zh
+	Cluster            string // prefix of job names; empty when clusters share
 }
 
 // DefaultResources are small, and limits are there because a quota may demand them.
@@ -61,7 +62,7 @@ func (g Guard) apply(p *patch, pod *corev1.Pod, s contract.Settings, config cont
 	case !sameGuard(&pod.Spec.InitContainers[at], &guard):
 		p.replace(inits, at, guard)
 	}
-	if probed(&pod.Spec, config) && container(pod.Spec.InitContainers, contract.ContainerClaim) == nil {
+	if len(config.Probed) > 0 && container(pod.Spec.InitContainers, contract.ContainerClaim) == nil {
 		p.insert(inits, at+1, g.claim(&pod.Spec))
 	}
 	return nil
@@ -152,11 +153,12 @@ func position(pod *corev1.PodSpec, s contract.Settings, config contract.GuardCon
 	return at
 }
 
-// probed reports whether a wrapped worker has a probe that would kill it while it
-// waits for its verdict.
-func probed(pod *corev1.PodSpec, config contract.GuardConfig) bool {
-	return slices.ContainsFunc(pod.Containers, func(c corev1.Container) bool {
-		return slices.Contains(config.Containers, c.Name) && (c.LivenessProbe != nil || c.StartupProbe != nil)
+// probed lists the wrapped workers with a probe that would kill them while they wait
+// for their verdict.
+func probed(pod *corev1.PodSpec, workers []string) []string {
+	return slices.DeleteFunc(slices.Clone(workers), func(name string) bool {
+		c := container(pod.Containers, name)
+		return c == nil || c.LivenessProbe == nil && c.StartupProbe == nil
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -20,7 +21,26 @@ type Pod struct {
 	// Job is the Job that controls the pod; nil when there is none. Only its metadata
 	// is read.
 	Job *metav1.PartialObjectMetadata
-	Now time.Time
+	// JobSpec is needed only when NeedsSpec(Job).
+	JobSpec *batchv1.JobSpec
+	Now     time.Time
+}
+
+// NeedsSpec reports whether the settings are not stamped on the Job but must be read
+// off it, since no CronJob stands behind it.
+func NeedsSpec(job *metav1.PartialObjectMetadata) bool {
+	_, stamped := job.Annotations[contract.AnnotationConfig]
+	return !stamped && cronJobOf(job) == ""
+}
+
+// cronJobOf is the owner of kind CronJob, controlling or not; empty without one.
+func cronJobOf(job *metav1.PartialObjectMetadata) string {
+	for _, owner := range job.OwnerReferences {
+		if owner.Kind == "CronJob" && isBatch(owner.APIVersion) {
+			return owner.Name
+		}
+	}
+	return ""
 }
 
 // Injection is the answer about a pod.
@@ -62,7 +82,7 @@ func (g Guard) PatchPod(in Pod) (Injection, error) {
 // configure decides what the guard is told. Only what is fixed since the Job's
 // creation counts, so that all pods of a Job are told the same.
 func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.GuardConfig) {
-	s, job, refusal := settings(in, pod)
+	s, job, refusal := g.settings(in, pod)
 	var derived window.Derived
 	if refusal == "" {
 		d, err := window.Derive(job, s, in.Now)
@@ -89,7 +109,7 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 		Refusal:   refusal,
 		Namespace: in.Namespace, Job: job.Name, JobUID: job.UID,
 		Ledger: s.Ledger, Secret: g.LedgerSecretPrefix + s.Ledger, SecretKey: contract.LedgerKey,
-		InitContainers: inits, Containers: workers,
+		InitContainers: inits, Containers: workers, Probed: probed(&pod.Spec, workers),
 		RestartInPlace: restartsInPlace(pod, workers), HostNetwork: pod.Spec.HostNetwork,
 		Completion: s.Completion, Busy: s.Busy,
 		StartTimeout: s.StartTimeout, LedgerWait: s.LedgerWait, Lease: s.Lease,
@@ -101,12 +121,12 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 
 // settings are those that the Job was stamped with; a Job that no CronJob stands
 // behind is read like a CronJob itself. The text is a refusal.
-func settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job, string) {
+func (g Guard) settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job, string) {
 	subject := subjectOf(&pod.Spec)
 	subject.Namespace = in.Namespace
 	if in.Job == nil {
 		subject.Name = "-"
-		s, _, _ := contract.ParseAnnotations(subject, "")
+		s, _, _ := contract.ParseAnnotations(subject, g.Cluster)
 		return s, window.Job{Namespace: in.Namespace}, fmt.Sprintf(
 			"the pod carries the label %s but no Job controls it; Onceguard guards the pods of Jobs only, remove the label", contract.LabelGuard)
 	}
@@ -114,28 +134,33 @@ func settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job, string) {
 		Namespace: in.Namespace, Name: in.Job.Name, UID: string(in.Job.UID), Created: in.Job.CreationTimestamp.Time,
 		Annotations: in.Job.Annotations, WindowStart: pod.Annotations[contract.AnnotationWindowStart],
 	}
-	for _, owner := range in.Job.OwnerReferences {
-		if owner.Kind == "CronJob" && isBatch(owner.APIVersion) {
-			job.CronJob = owner.Name
-		}
-	}
+	job.CronJob = cronJobOf(in.Job)
 	text, stamped := in.Job.Annotations[contract.AnnotationConfig]
 	if stamped {
 		s, err := contract.DecodeSettings(text)
 		if err == nil {
 			return s, job, s.Refusal
 		}
-		s, _, _ = contract.ParseAnnotations(subject, "")
+		s, _, _ = contract.ParseAnnotations(subject, g.Cluster)
 		return s, job, "Job " + job.Name + ": " + err.Error()
 	}
-	subject.Name, subject.Annotations = in.Job.Name, in.Job.Annotations
-	s, problems, _ := contract.ParseAnnotations(subject, "")
-	s.CronJob = "" // its name was the Job's
-	if job.CronJob != "" {
-		return s, job, "" // not stamped: Derive says so
+	var problems []contract.Problem
+	if in.JobSpec != nil {
+		// What the Job's own template has, without what others added to the pod.
+		subject = subjectOf(&in.JobSpec.Template.Spec)
+		subject.Namespace = in.Namespace
+		problems = jobProblems(&batchv1.JobTemplateSpec{Spec: *in.JobSpec}, "spec.")
 	}
-	for _, problem := range problems {
-		return s, job, "Job " + job.Name + ": " + problem.Error()
+	subject.Name, subject.Annotations = in.Job.Name, in.Job.Annotations
+	s, more, _ := contract.ParseAnnotations(subject, g.Cluster)
+	s.CronJob = "" // its name was the Job's
+	switch problems = append(problems, more...); {
+	case job.CronJob != "":
+		return s, job, "" // not stamped: Derive says so
+	case in.JobSpec == nil:
+		return s, job, "Job " + job.Name + ": its spec was not read"
+	case len(problems) > 0:
+		return s, job, "Job " + job.Name + ": " + problems[0].Error()
 	}
 	return s, job, ""
 }

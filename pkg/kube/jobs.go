@@ -7,6 +7,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -23,15 +24,16 @@ const selector = contract.LabelGuard + "=" + contract.Enabled
 // live on a miss, since a pod follows its Job within milliseconds.
 type Jobs struct {
 	live    metadata.Interface
+	typed   kubernetes.Interface
 	watched cache.SharedIndexInformer
 }
 
 // NewJobs makes a reader; Run keeps its copy fresh, but it works without.
-func NewJobs(client metadata.Interface) *Jobs {
-	informer := metadatainformer.NewFilteredMetadataInformer(client, jobsResource, metav1.NamespaceAll, 0,
+func NewJobs(clients Clients) *Jobs {
+	informer := metadatainformer.NewFilteredMetadataInformer(clients.Metadata, jobsResource, metav1.NamespaceAll, 0,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
-	return &Jobs{live: client, watched: informer}
+	return &Jobs{live: clients.Metadata, typed: clients.Typed, watched: informer}
 }
 
 // Run watches until ctx ends.
@@ -52,10 +54,24 @@ func (j *Jobs) Job(ctx context.Context, namespace, name string, uid types.UID) (
 	if err != nil {
 		return nil, err
 	}
-	if job.UID != uid {
-		return nil, fmt.Errorf("job %s/%s has UID %s, the pod belongs to %s: that Job is gone", namespace, name, job.UID, uid)
+	return job, same(&job.ObjectMeta, uid)
+}
+
+// Spec reads the spec of the Job of that name and UID, live: it is for the few Jobs
+// whose metadata do not say everything.
+func (j *Jobs) Spec(ctx context.Context, namespace, name string, uid types.UID) (*batchv1.JobSpec, error) {
+	job, err := j.typed.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
 	}
-	return job, nil
+	return &job.Spec, same(&job.ObjectMeta, uid)
+}
+
+func same(job *metav1.ObjectMeta, uid types.UID) error {
+	if job.UID != uid {
+		return fmt.Errorf("job %s/%s has UID %s, the pod belongs to %s: that Job is gone", job.Namespace, job.Name, job.UID, uid)
+	}
+	return nil
 }
 
 func dropManagedFields(o any) (any, error) {

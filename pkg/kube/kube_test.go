@@ -148,7 +148,7 @@ func jobsWith(objects ...*metav1.PartialObjectMetadata) (*Jobs, *metadatafake.Fa
 		all = append(all, o)
 	}
 	client := metadatafake.NewSimpleMetadataClient(scheme, all...)
-	return NewJobs(client), client
+	return NewJobs(Clients{Metadata: client, Typed: fake.NewClientset(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "sync-1", UID: "job-uid"}})}), client
 }
 
 func TestJobIsReadLiveOnAMissAndFromTheCopyAfterwards(t *testing.T) {
@@ -172,6 +172,12 @@ func TestJobIsReadLiveOnAMissAndFromTheCopyAfterwards(t *testing.T) {
 	}
 	if _, err := jobs.Job(t.Context(), "shop", "sync-1", "another-uid"); err == nil || !strings.Contains(err.Error(), "that Job is gone") {
 		t.Errorf("a Job of another UID was taken: %v", err)
+	}
+	if spec, err := jobs.Spec(t.Context(), "shop", "sync-1", "job-uid"); err != nil || spec == nil {
+		t.Error(spec, err)
+	}
+	if _, err := jobs.Spec(t.Context(), "shop", "sync-1", "another-uid"); err == nil {
+		t.Error("the spec of a Job of another UID was taken")
 	}
 	if _, err := jobs.Job(t.Context(), "shop", "nobody", "x"); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
