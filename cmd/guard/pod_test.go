@@ -69,7 +69,7 @@ func testConfig() contract.GuardConfig {
 // testPaths makes the directories of a pod whose Secret holds url, "" for none.
 func testPaths(t *testing.T, url string) paths {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pod") // short: a socket's path has 107 bytes
+	dir, err := os.MkdirTemp("", "pod") //nolint:usetesting // short: a socket's path has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,8 +340,10 @@ func startSidecar(t *testing.T, config contract.GuardConfig, at paths) (cmd *exe
 		t.Fatal(err)
 	}
 	log = &buffer{}
-	cmd = &exec.Cmd{Path: binary, Args: []string{"sidecar-in", filepath.Dir(at.state)}, Stderr: log,
-		Env: []string{contract.EnvConfig + "=" + string(b), contract.EnvPodName + "=order-sync-a", contract.EnvPodUID + "=u1", "GORACE=atexit_sleep_ms=0"}}
+	cmd = &exec.Cmd{
+		Path: binary, Args: []string{"sidecar-in", filepath.Dir(at.state)}, Stderr: log,
+		Env: []string{contract.EnvConfig + "=" + string(b), contract.EnvPodName + "=order-sync-a", contract.EnvPodUID + "=u1", "GORACE=atexit_sleep_ms=0"},
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func secretFile(c contract.GuardConfig, dir string) func(context.Context) (strin
 		b, err := os.ReadFile(filepath.Join(dir, filepath.Base(key)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return "", fmt.Errorf("Secret %q in namespace %q is missing or has no key %q; create it: kubectl -n %s create secret generic %s --from-file=%s=FILE_WITH_THE_URL", //nolint:revive,staticcheck // Secret is a name
+			return "", fmt.Errorf("Secret %q in namespace %q is missing or has no key %q; create it: kubectl -n %s create secret generic %s --from-file=%s=FILE_WITH_THE_URL", //nolint:staticcheck // Secret is a name
 				c.Secret, c.Namespace, key, c.Namespace, c.Secret, key)
 		case err != nil:
 			return "", fmt.Errorf("key %q of Secret %q in namespace %q cannot be read: %w", key, c.Secret, c.Namespace, err)

@@ -89,7 +89,7 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 		{"too many rows", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 1000) FROM generate_series(1,2000)","returning":true}]}`, TooLarge, 1, ""},
 	} {
 		_, err := b.post(c.body)
-		e := b.wants(err, c.code)
+		e := b.refusal(err, c.code)
 		if (e.Statement == nil) != (c.statement < 0) || e.Statement != nil && *e.Statement != c.statement {
 			t.Errorf("%s: statement %v, want %d: %v", c.what, e.Statement, c.statement, e)
 		}
@@ -101,7 +101,7 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 		}
 	}
 	_, err := b.post(`{"statements":[{"sql":"SELECT * FROM nowhere"}]}`)
-	if e := b.wants(err, Failed); e.Position != 15 {
+	if e := b.refusal(err, Failed); e.Position != 15 {
 		t.Errorf("position %d", e.Position)
 	}
 	b.must(insert)
@@ -131,7 +131,7 @@ func TestAnotherPayloadNamesBothDigests(t *testing.T) {
 	b := newBench(t)
 	b.must(`{"payload":{"day":1}}`)
 	_, err := b.post(`{"payload":{"day":2}}`)
-	e := b.wants(err, OtherPayload)
+	e := b.refusal(err, OtherPayload)
 	if strings.Count(e.Message, "sha256:") != 2 {
 		t.Errorf("message %q", e.Message)
 	}

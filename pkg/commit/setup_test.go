@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -151,14 +152,19 @@ func (b *bench) must(body string) Answer {
 	return a
 }
 
-// wants checks the code of an error and gives it.
-func (b *bench) wants(err error, code Code) *Error {
+// wants checks the code of an error.
+func (b *bench) wants(err error, code Code) {
 	b.t.Helper()
 	if !hasCode(err, code) {
 		b.t.Fatalf("got %v, want %s", err, code)
 	}
-	e := &Error{}
-	e, _ = err.(*Error) //nolint:errorlint // hasCode looked
+}
+
+// refusal checks the code of an error and gives it.
+func (b *bench) refusal(err error, code Code) *Error {
+	b.t.Helper()
+	b.wants(err, code)
+	e, _ := errors.AsType[*Error](err)
 	return e
 }
 

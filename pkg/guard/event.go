@@ -31,18 +31,21 @@ type (
 	// Leave says that the guard itself got a signal to end.
 	Leave struct{}
 
-	// Hello, Terminating and Exited are what wrappers say; Broken is the end of a connection.
+	// Hello is said by a wrapper that has connected.
 	Hello struct {
 		Conn      Conn
 		Container string
 		Kind      wire.Kind
 		PID       int // not 0: its process is running already
 	}
+	// Terminating says that the container got a signal that ends it.
 	Terminating struct{ Conn Conn }
-	Exited      struct {
+	// Exited says how the process ended, as Kubernetes shows it.
+	Exited struct {
 		Conn Conn
 		Code int
 	}
+	// Broken is the end of a connection.
 	Broken struct{ Conn Conn }
 
 	// Asked answers Ask.

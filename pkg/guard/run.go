@@ -64,8 +64,7 @@ type Guard struct {
 	// The loop's own.
 	state   State
 	work    sync.WaitGroup
-	calls   context.Context // of calls to the ledger
-	checked atomic.Bool     // the schema was found good
+	checked atomic.Bool // the schema was found good
 	server  *server
 	lost    chan struct{} // closed when the present hold ends
 }
@@ -90,7 +89,6 @@ func New(o Options) *Guard {
 // ends by itself.
 func (g *Guard) Run(ctx context.Context) {
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	g.calls = calls
 	g.server = newServer(g.o.Listener, g.o.Log, g.post)
 	g.work.Go(g.server.accept)
 	defer func() {
@@ -103,20 +101,20 @@ func (g *Guard) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	end := ctx.Done()
-	g.step(Start{})
+	g.step(calls, Start{})
 	for g.state.Phase != Left {
 		g.schedule(timer)
 		select {
 		case <-end:
 			end = nil
-			g.step(Leave{})
+			g.step(calls, Leave{})
 		case p := <-g.events:
-			g.step(p.event)
+			g.step(calls, p.event)
 			if p.done != nil {
 				close(p.done)
 			}
 		case <-timer.C:
-			g.step(Tick{})
+			g.step(calls, Tick{})
 		}
 	}
 }
@@ -131,9 +129,9 @@ func (g *Guard) schedule(t *time.Timer) {
 	t.Reset(max(0, time.Until(at)))
 }
 
-// step takes one event. A panic costs the event and no more: a guard that ends would
+// step takes one event; calls is the context of calls to the ledger. A panic costs the event and no more: a guard that ends would
 // make Kubernetes fail a Job under OnFailure, and its worker would lose its lease.
-func (g *Guard) step(e Event) {
+func (g *Guard) step(calls context.Context, e Event) {
 	defer func() {
 		if r := recover(); r != nil {
 			g.log().Error("the guard panicked and goes on", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
@@ -144,11 +142,11 @@ func (g *Guard) step(e Event) {
 	g.state = next
 	g.publish()
 	for _, f := range effects {
-		g.perform(f)
+		g.perform(calls, f)
 	}
 }
 
-func (g *Guard) perform(f Effect) {
+func (g *Guard) perform(calls context.Context, f Effect) {
 	switch f := f.(type) {
 	case Save:
 		if err := g.o.Store.Save(g.state.Saved); err != nil {
@@ -157,15 +155,15 @@ func (g *Guard) perform(f Effect) {
 			g.log().Error("the state could not be saved", zap.Error(err))
 		}
 	case Ask:
-		g.call(askTimeout, func(ctx context.Context) Event { return g.ask(ctx, f.ID) })
+		g.call(calls, askTimeout, func(ctx context.Context) Event { return g.ask(ctx, f.ID) })
 	case Heartbeat:
-		g.beat(f)
+		g.beat(calls, f)
 	case Settle:
-		g.call(settleTimeout, func(ctx context.Context) Event {
+		g.call(calls, settleTimeout, func(ctx context.Context) Event {
 			return Settled{ID: f.ID, Trouble: g.trouble(g.write(ctx, f))}
 		})
 	case RecordSkip:
-		g.call(skipTimeout, func(ctx context.Context) Event {
+		g.call(calls, skipTimeout, func(ctx context.Context) Event {
 			err := g.o.Ledger.RecordSkip(ctx, g.request(f.ID), f.Reason)
 			if err != nil {
 				g.log().Warn("the skip could not be recorded", zap.String("error", g.o.Judge(err).Text))
@@ -184,9 +182,9 @@ func (g *Guard) perform(f Effect) {
 
 // call performs a call to the ledger beside the loop and posts its answer. A panic in
 // it becomes an answer that never comes, so it is caught and posted as trouble.
-func (g *Guard) call(timeout time.Duration, f func(ctx context.Context) Event) {
+func (g *Guard) call(calls context.Context, timeout time.Duration, f func(ctx context.Context) Event) {
 	g.work.Go(func() {
-		ctx, cancel := context.WithTimeout(g.calls, timeout)
+		ctx, cancel := context.WithTimeout(calls, timeout)
 		defer cancel()
 		g.post(f(ctx))
 	})
@@ -209,11 +207,11 @@ func (g *Guard) ask(ctx context.Context, id uuid.UUID) Event {
 	return Asked{ID: id, Sent: sent, Answer: a, Trouble: g.trouble(err)}
 }
 
-func (g *Guard) beat(f Heartbeat) {
+func (g *Guard) beat(calls context.Context, f Heartbeat) {
 	lease := time.Duration(g.o.Conf.Lease)
 	// A call that hangs must leave time for another try before trust ends.
 	timeout := max(min(lease/3, time.Until(f.By)), lease/20)
-	g.call(timeout, func(ctx context.Context) Event {
+	g.call(calls, timeout, func(ctx context.Context) Event {
 		sent := time.Now()
 		var b claim.Beat
 		err := g.safely(func() (err error) {

@@ -181,9 +181,12 @@ func (w *world) reply() {
 			trouble.Fault = Away
 		}
 		a := []claim.Answer{
-			{Verdict: claim.Run, Reason: claim.First, Attempt: 1}, {Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
+			{Verdict: claim.Run, Reason: claim.First, Attempt: 1},
 			{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
-			{Verdict: claim.Wait, Reason: claim.BusyHeld}, {Verdict: claim.Wait, Reason: claim.Committing}, {Verdict: claim.Wait, Reason: claim.FenceLost},
+			{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
+			{Verdict: claim.Wait, Reason: claim.BusyHeld},
+			{Verdict: claim.Wait, Reason: claim.Committing},
+			{Verdict: claim.Wait, Reason: claim.FenceLost},
 			{Verdict: claim.Skip, Reason: claim.AlreadyCompleted},
 		}[w.rnd.IntN(7)]
 		if trouble == nil && a.Verdict == claim.Run {

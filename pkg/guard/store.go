@@ -31,7 +31,7 @@ type kept struct {
 // OpenStore reads the directory's state, or begins one with a random token. A file
 // that cannot be read as state is put aside and told in warning: its attempt is
 // then left to end by its lease, which is safe.
-func OpenStore(dir string) (st *Store, warning error, err error) { //nolint:revive,staticcheck // the error is last; warning is no failure
+func OpenStore(dir string) (st *Store, warning error, err error) {
 	st = &Store{path: filepath.Join(dir, stateFile)}
 	b, err := os.ReadFile(st.path)
 	switch {
