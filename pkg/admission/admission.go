@@ -204,7 +204,10 @@ func (h handler) pod(ctx context.Context, request *admissionv1.AdmissionRequest)
 	if early := out.Config.WindowStart.Sub(in.Now); early > time.Minute && out.Config.Source == contract.SourceTimestamp {
 		log.Warn("the window starts in the future", zap.Duration("early", early))
 	}
-	log.Info("pod guarded", zap.String("source", string(out.Config.Source)), zap.String("trigger", string(out.Config.Trigger)), zap.Bool("dry_run", isDryRun(request)))
+	// A pod that comes again, after another webhook changed it, mostly needs nothing more.
+	if len(out.Ops) > 0 {
+		log.Info("pod guarded", zap.String("source", string(out.Config.Source)), zap.String("trigger", string(out.Config.Trigger)), zap.Bool("dry_run", isDryRun(request)))
+	}
 	return decision{ops: out.Ops}
 }
 

@@ -90,10 +90,16 @@ func wrap(p *patch, where path, list []corev1.Container, names []string, kind st
 			name string
 			is   *corev1.LifecycleHandler
 		}{{"postStart", c.Lifecycle.PostStart}, {"preStop", c.Lifecycle.PreStop}} {
-			if hook.is != nil && hook.is.Exec != nil && len(hook.is.Exec.Command) > 0 && !wrapped(hook.is.Exec.Command, "hook") {
-				p.set(at.at("lifecycle", hook.name, "exec", "command"),
-					append([]string{contract.PathExec, "hook", "--container=" + c.Name, "--"}, hook.is.Exec.Command...))
+			if hook.is == nil || hook.is.Exec == nil || len(hook.is.Exec.Command) == 0 || wrapped(hook.is.Exec.Command, "hook") {
+				continue
 			}
+			argv := []string{contract.PathExec, "hook"}
+			if hook.name == "preStop" {
+				// Without a verdict there is nothing to stop, and waiting would use up the grace period.
+				argv = append(argv, "--no-wait")
+			}
+			argv = append(argv, "--container="+c.Name, "--")
+			p.set(at.at("lifecycle", hook.name, "exec", "command"), append(argv, hook.is.Exec.Command...))
 		}
 	}
 }

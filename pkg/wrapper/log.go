@@ -69,7 +69,7 @@ func (j *journal) last(level, msg string) {
 	if err != nil {
 		return
 	}
-	_, _ = f.WriteString(cut(msg, 4096))
+	_, _ = f.WriteString(cut(contract.TerminationPrefix+msg, 4096))
 	_ = f.Close()
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/onceguard/onceguard/pkg/contract"
+
 	"github.com/onceguard/onceguard/pkg/wire"
 )
 
@@ -62,7 +64,7 @@ func TestJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) > 4096 || len(got) < 4090 || !utf8.Valid(got) || !strings.HasPrefix(long, string(got)) {
+	if len(got) > 4096 || len(got) < 4090 || !utf8.Valid(got) || !strings.HasPrefix(contract.TerminationPrefix+long, string(got)) {
 		t.Errorf("termination message of %d bytes", len(got))
 	}
 	if strings.Contains(out.String(), "secret") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/migrate"
+	"github.com/onceguard/onceguard/test/postgres"
 )
 
 // Ledger is a fresh database with the ledger's schema, its owner, and a role that
@@ -25,17 +26,23 @@ type Ledger struct {
 	// a superuser.
 	OwnerURL, GuardURL string
 	GuardRole          string
-	// DB is a pool of the owner.
-	DB *pgxpool.Pool
+	// DB is a pool of the owner, Admin one of the superuser, who sees what others do.
+	DB, Admin *pgxpool.Pool
 }
 
-// NewLedger makes the database; adminURL is a superuser's. The schema is made by
-// Migrate, or by the chart's hook.
-func NewLedger(ctx context.Context, adminURL, namespace string) (*Ledger, error) {
+// Close closes the pools.
+func (l *Ledger) Close() {
+	l.DB.Close()
+	l.Admin.Close()
+}
+
+// NewLedger makes the database on a server of ours. The schema is made by Migrate, or
+// by the chart's hook.
+func NewLedger(ctx context.Context, server *postgres.Server, namespace string) (*Ledger, error) {
 	suffix := random(4)
 	owner, guard := "owner_"+suffix, "guard_"+suffix
 	l := &Ledger{Namespace: namespace, GuardRole: guard}
-	admin, err := pgx.Connect(ctx, adminURL)
+	admin, err := pgx.Connect(ctx, server.SocketURL("postgres"))
 	if err != nil {
 		return nil, err
 	}
@@ -45,18 +52,28 @@ func NewLedger(ctx context.Context, adminURL, namespace string) (*Ledger, error)
 		if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", role, password)); err != nil {
 			return nil, err
 		}
-		u, err := url.Parse(adminURL)
+		u, err := url.Parse(server.URL(owner))
 		if err != nil {
 			return nil, err
 		}
-		u.User, u.Path = url.UserPassword(role, password), "/"+owner
+		u.User = url.UserPassword(role, password)
 		*to = u.String()
 	}
 	if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE DATABASE %s OWNER %s", owner, owner)); err != nil {
 		return nil, err
 	}
-	l.DB, err = pgxpool.New(ctx, l.OwnerURL)
+	if l.DB, err = pgxpool.New(ctx, l.OwnerURL); err != nil {
+		return nil, err
+	}
+	l.Admin, err = pgxpool.New(ctx, server.SocketURL(owner))
 	return l, err
+}
+
+// Runs says whether a statement of the guard that contains the words is running.
+func (l *Ledger) Runs(ctx context.Context, words string) (yes bool, err error) {
+	err = l.Admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE usename = $1 AND state = 'active' AND strpos(query, $2) > 0)`, l.GuardRole, words).Scan(&yes)
+	return yes, err
 }
 
 // Migrate makes the schema and grants the namespace's jobs to the guard's role.

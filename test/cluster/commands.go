@@ -20,7 +20,7 @@ import (
 type action func(ctx context.Context, l layout, args []string) error
 
 func rootCommand(env []string, stdout, stderr io.Writer) *cobra.Command {
-	name := getenv(env, "ONCEGUARD_CLUSTER")
+	name := getenv(env, "ONCEGUARD_TEST_CLUSTER")
 	if name == "" {
 		name = defaultName
 	}
@@ -38,7 +38,7 @@ func rootCommand(env []string, stdout, stderr io.Writer) *cobra.Command {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.PersistentFlags().StringVar(&name, "name", name, "which cluster (default from ONCEGUARD_CLUSTER)")
+	root.PersistentFlags().StringVar(&name, "name", name, "which cluster (default from ONCEGUARD_TEST_CLUSTER)")
 
 	// Progress goes to stderr, results to stdout.
 	add := func(use, short string, args cobra.PositionalArgs, do action) *cobra.Command {
@@ -238,7 +238,7 @@ func clusterEnv(l layout, env []string) []string {
 		"PATH=" + l.bin() + ":" + getenv(env, "PATH"),
 		"CONTAINERD_ADDRESS=" + l.containerdSocket(),
 		"CONTAINERD_NAMESPACE=k8s.io",
-		"ONCEGUARD_CLUSTER=" + l.name,
+		"ONCEGUARD_TEST_CLUSTER=" + l.name,
 		"ONCEGUARD_NODE_ADDRESS=" + nodeAddress,
 	}
 }

@@ -34,7 +34,7 @@ const testCluster = "ogselftest"
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), self(t), args...)
-	cmd.Env = append(os.Environ(), "CLUSTER_TEST_MAIN=1", "ONCEGUARD_CLUSTER="+testCluster)
+	cmd.Env = append(os.Environ(), "CLUSTER_TEST_MAIN=1", "ONCEGUARD_TEST_CLUSTER="+testCluster)
 	return cmd
 }
 

@@ -77,7 +77,7 @@ func (d *demo) prepare(ctx context.Context, root string) (err error) {
 		return err
 	}
 	d.say("Postgres answers at %s", d.server.Address())
-	if d.ledger, err = bed.NewLedger(ctx, d.server.URL("postgres"), namespace); err != nil {
+	if d.ledger, err = bed.NewLedger(ctx, d.server, namespace); err != nil {
 		return err
 	}
 	for _, ns := range []string{bed.Namespace, namespace} {
@@ -91,7 +91,8 @@ func (d *demo) prepare(ctx context.Context, root string) (err error) {
 	}
 	d.say("installing the chart; its hook makes the ledger's schema")
 	if err := d.bed.Install(ctx, "migrate.secretName=onceguard-owner",
-		"migrate.grants[0].role="+d.ledger.GuardRole, "migrate.grants[0].jobs[0]="+namespace+"/*"); err != nil {
+		"migrate.grants[0].role="+d.ledger.GuardRole, "migrate.grants[0].pattern="+namespace+"/*",
+		"migrate.auditRoles[0]="+d.ledger.GuardRole); err != nil {
 		return err
 	}
 	if err := d.ledger.Exec(ctx,
@@ -141,8 +142,7 @@ func (d *demo) killedAndRetried(ctx context.Context) (window time.Time, err erro
 		return window, err
 	}
 	err = bed.Wait(ctx, 60*time.Second, "the first attempt's statement", func(ctx context.Context) (bool, error) {
-		n, err := d.number(ctx, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()")
-		return n == 1, err
+		return d.ledger.Runs(ctx, "pg_sleep(60)")
 	})
 	if err != nil {
 		return window, err
@@ -167,7 +167,7 @@ func (d *demo) killedAndRetried(ctx context.Context) (window time.Time, err erro
 	if err != nil {
 		return window, err
 	}
-	d.check("killed between statement and commit", "0 units, 0 windows", fmt.Sprintf("%d units, %d windows", units, windows))
+	d.check("killed between statement and commit", "0 units, 0 windows", booked(units, windows))
 
 	end, err := d.bed.WaitJob(ctx, 2*time.Minute, namespace, job.Name)
 	if err != nil {
@@ -181,9 +181,9 @@ func (d *demo) killedAndRetried(ctx context.Context) (window time.Time, err erro
 	if err != nil {
 		return window, err
 	}
-	d.check("Kubernetes retries the Job", "Complete, 2 attempts, 10 units, 1 windows", fmt.Sprintf("%s, %d attempts, %s", end, attempts, seen))
+	d.check("Kubernetes retries the Job", "Complete, 2 attempts, 10 units, 1 window", fmt.Sprintf("%s, %d attempts, %s", end, attempts, seen))
 
-	logs, err := d.bed.Kubectl(ctx, "logs", "-n", namespace, "job/"+job.Name, "-c", "worker")
+	logs, err := d.bed.Kubectl(ctx, "logs", "-n", namespace, "-l", "batch.kubernetes.io/job-name="+job.Name, "-c", "worker")
 	if err != nil {
 		return window, err
 	}
@@ -202,13 +202,17 @@ func (d *demo) secondJob(ctx context.Context, window time.Time) error {
 	if err != nil {
 		return err
 	}
-	d.check("a second Job for that window", "1 Complete: 0 applied, 1 duplicates; 10 units, 1 windows", ended+"; "+seen)
+	d.check("a second Job for that window", "1 Complete: 0 applied, 1 duplicate; 10 units, 1 window", ended+"; "+seen)
 	return nil
 }
 
 // eightJobs makes eight Jobs for the next window at the same time.
 func (d *demo) eightJobs(ctx context.Context, window time.Time) error {
 	if err := d.bed.Client.CoreV1().ConfigMaps(namespace).Delete(ctx, cronJob+"-crash", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	d.say("waiting until the next window is due")
+	if err := bed.Wait(ctx, 2*time.Minute, "the next window", func(context.Context) (bool, error) { return time.Now().After(window), nil }); err != nil {
 		return err
 	}
 	ended, err := d.storm(ctx, window, 8, "storm")
@@ -265,7 +269,11 @@ func (d *demo) storm(ctx context.Context, window time.Time, n int, prefix string
 	if sentence != "" {
 		d.say("  a duplicate says: %s", strings.TrimSpace(sentence))
 	}
-	return fmt.Sprintf("%d Complete: %d applied, %d duplicates", complete, applied, duplicates), nil
+	plural := "s"
+	if duplicates == 1 {
+		plural = ""
+	}
+	return fmt.Sprintf("%d Complete: %d applied, %d duplicate%s", complete, applied, duplicates, plural), nil
 }
 
 func terminated(pod corev1.Pod, container string) *corev1.ContainerStateTerminated {
@@ -296,7 +304,14 @@ func (d *demo) balance(ctx context.Context) (string, error) {
 	var units, windows int
 	err := d.ledger.DB.QueryRow(ctx, `SELECT (SELECT units FROM account),
 		(SELECT count(*) FROM onceguard.job_execution WHERE status = 'completed')`).Scan(&units, &windows)
-	return fmt.Sprintf("%d units, %d windows", units, windows), err
+	return booked(units, windows), err
+}
+
+func booked(units, windows int) string {
+	if windows == 1 {
+		return fmt.Sprintf("%d units, 1 window", units)
+	}
+	return fmt.Sprintf("%d units, %d windows", units, windows)
 }
 
 func (d *demo) number(ctx context.Context, query string) (n int, err error) {

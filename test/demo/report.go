@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // promises is how many figures a whole demo compares.
-const promises = 5
+const promises = 6
 
 func (d *demo) allRight() bool {
 	for _, r := range d.table {
@@ -57,11 +58,11 @@ func (d *demo) explain(ctx context.Context, w io.Writer) {
 	for _, args := range [][]string{
 		{"get", "pods,jobs", "-A", "-o", "wide"},
 		{"get", "events", "-n", namespace, "--sort-by=.lastTimestamp"},
-		{"logs", "-n", bed.Namespace, "-l", "app.kubernetes.io/name=onceguard", "--tail=30", "--prefix"},
-		{"logs", "-n", namespace, "-l", "onceguard.dev/guard=enabled", "--all-containers", "--tail=20", "--prefix"},
+		{"logs", "-n", bed.Namespace, "-l", "app.kubernetes.io/name=onceguard", "--tail=20", "--prefix"},
+		{"logs", "-n", namespace, "-l", "onceguard.dev/guard=enabled", "--all-containers", "--tail=5", "--prefix"},
 	} {
 		out, _ := d.bed.Kubectl(ctx, args...)
-		fmt.Fprintf(w, "\n$ kubectl %v\n%s", args, out)
+		fmt.Fprintf(w, "\n$ kubectl %s\n%s", strings.Join(args, " "), out)
 	}
 }
 
@@ -69,7 +70,7 @@ func (d *demo) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if d.ledger != nil {
-		d.ledger.DB.Close()
+		d.ledger.Close()
 	}
 	if d.server != nil {
 		_ = d.server.Stop(ctx, postgres.Fast)

@@ -106,11 +106,11 @@ func bareWorldOn(t *testing.T, s *postgres.Server) *world {
 			t.Error(err)
 		}
 	})
-	l, err := bed.NewLedger(ctx, s.URL("postgres"), ns.Name)
+	l, err := bed.NewLedger(ctx, s, ns.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.DB.Close)
+	t.Cleanup(l.Close)
 	if err := l.Exec(ctx,
 		"CREATE TABLE account (name text PRIMARY KEY, units bigint NOT NULL)",
 		"INSERT INTO account VALUES ('acme', 0)",

@@ -140,7 +140,7 @@ func TestALedgerThatStaysAway(t *testing.T) {
 			if end == nil || end.ExitCode != contract.ExitRetry || end.Message == "" {
 				t.Errorf("the worker ended as %+v, want 75 and a reason", end)
 			}
-			w.event(t, "Job", job.Name, "LedgerUnavailable", "")
+			w.event(t, "Job", job.Name, "WindowUnfinished", "")
 			all, _ := w.Kubectl(t.Context(), "logs", "-n", w.ns, "job/"+job.Name, "--all-containers")
 			if strings.Contains(all, "canary-secret") {
 				t.Error("the password is in the log")
