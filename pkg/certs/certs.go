@@ -15,7 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -64,8 +66,12 @@ func New(c Config) *Keeper {
 }
 
 // Run keeps the certificate until ctx ends. It never gives up: what cannot be done
-// now is logged and tried again.
+// now is logged and tried again. It looks once a minute by the wall clock, and at
+// once when somebody changes the webhook configuration: one that was deleted and
+// made anew has no caBundle, and until it has one no guarded pod can be created.
 func (k *Keeper) Run(ctx context.Context) {
+	changes := make(chan struct{}, 1)
+	go k.watch(ctx, changes)
 	for {
 		err := k.Sync(ctx)
 		wait := poll
@@ -78,7 +84,34 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-changes:
 		case <-time.After(wait):
+		}
+	}
+}
+
+// watch sends on changes, without waiting, whenever the webhook configuration is made
+// or changed.
+func (k *Keeper) watch(ctx context.Context, changes chan<- struct{}) {
+	byName := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, k.WebhookConfig).String()}
+	for {
+		w, err := k.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Watch(ctx, byName)
+		if err == nil {
+			for event := range w.ResultChan() {
+				if event.Type == watch.Added || event.Type == watch.Modified {
+					select {
+					case changes <- struct{}{}:
+					default: // one is waiting already
+					}
+				}
+			}
+		} else if ctx.Err() == nil {
+			k.Log.Warn("watch of the webhook configuration", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(firstPoll):
 		}
 	}
 }

@@ -272,6 +272,48 @@ func TestWithoutWebhookConfiguration(t *testing.T) {
 	}
 }
 
+// helm uninstall and install, or a person, may make the configuration anew while the
+// replicas go on: it must not stay without a caBundle until the next look by the clock.
+func TestANewConfigurationGetsItsBundleAtOnce(t *testing.T) {
+	client, clock := cluster()
+	k := keeper(client, clock.Now)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); k.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	configs := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	hasBundle := func() bool {
+		c, err := configs.Get(ctx, "onceguard", metav1.GetOptions{})
+		return err == nil && len(c.Webhooks[0].ClientConfig.CABundle) > 0
+	}
+	await := func(what string) {
+		t.Helper()
+		for range 200 { // 10 s, far less than the minute between two looks
+			if hasBundle() {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Fatal(what)
+	}
+	await("no caBundle at the start")
+	c, err := configs.Get(ctx, "onceguard", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := configs.Delete(ctx, "onceguard", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.ResourceVersion = ""
+	for i := range c.Webhooks {
+		c.Webhooks[i].ClientConfig.CABundle = nil
+	}
+	if _, err := configs.Create(ctx, c, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the new configuration has no caBundle")
+}
+
 func FuzzParse(f *testing.F) {
 	c, err := newCA(time.Unix(1_800_000_000, 0))
 	if err != nil {

@@ -54,7 +54,8 @@ func TestAWorkerKilledBeforeTheCommitLeavesNothing(t *testing.T) {
 	if slow == credit {
 		t.Fatal("the script was not changed")
 	}
-	cj := w.cronJob(t, "credit", `if [ "$ONCEGUARD_ATTEMPT" = 1 ]; then echo $$ >/tmp/pid; `+slow+`; fi; `+credit, annotated(contract.AnnotationLease, "30m"))
+	// Kubernetes makes one $ of two.
+	cj := w.cronJob(t, "credit", `if [ "$ONCEGUARD_ATTEMPT" = 1 ]; then echo $$$$ >/tmp/pid; `+slow+`; fi; `+credit, annotated(contract.AnnotationLease, "30m"))
 	window := pastWindow(1)
 	job := w.job(t, cj, window, "credit")
 	eventually(t, time.Minute, "the statement before the commit", func(ctx context.Context) (bool, error) {
@@ -183,7 +184,7 @@ func TestTwoPodsOfOneJob(t *testing.T) {
 	job := w.job(t, cj, window, "credit")
 	first := w.running(t, job.Name)
 	twin := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "twin", Labels: job.Spec.Template.Labels, OwnerReferences: first.OwnerReferences},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "twin", Labels: map[string]string{contract.LabelGuard: contract.Enabled}, OwnerReferences: first.OwnerReferences},
 		Spec:       job.Spec.Template.Spec,
 	}
 	// Without the Job's selector labels, so that the controller leaves it alone; the

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/test/bed"
 )
 
 // raw is a CronJob without what the API server itself changes.
@@ -81,7 +82,8 @@ func TestAnUnguardedCronJobIsUntouched(t *testing.T) {
 	w.ends(t, job.Name, batchv1.JobComplete)
 	pod := w.onlyPod(t, job.Name)
 	for what, object := range map[string]any{"CronJob": w.raw(t, "plain"), "pod": pod} {
-		if s := strings.ToLower(text(t, object)); strings.Contains(s, "onceguard") {
+		// The image's name is ours, since this is a test.
+		if s := strings.ReplaceAll(text(t, object), cluster.WorkerImage, ""); strings.Contains(strings.ToLower(s), "onceguard") {
 			t.Errorf("the %s speaks of us:\n%s", what, s)
 		}
 	}
@@ -90,41 +92,62 @@ func TestAnUnguardedCronJobIsUntouched(t *testing.T) {
 	}
 }
 
-// A CronJob that was annotated while nobody listened is stamped when the webhook is back.
-func TestACronJobAnnotatedBeforeTheInstallation(t *testing.T) {
+// Nothing runs unguarded while Onceguard is not installed: a labelled pod is denied by
+// the policy that stays. A CronJob that is annotated meanwhile is stamped by the next
+// installation.
+func TestWhileOnceguardIsNotInstalled(t *testing.T) {
 	w := newWorld(t)
+	guarded := w.cronJob(t, "guarded", credit)
 	if _, err := w.Client.BatchV1().CronJobs(w.ns).Create(t.Context(), unguarded(w.ns, "early", credit), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	hooks := cluster.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	config := w.webhookConfiguration(t)
-	if err := hooks.Delete(t.Context(), config, metav1.DeleteOptions{}); err != nil {
+	defer reinstall(t)
+	if _, err := w.Run(t.Context(), "", "helm", "uninstall", bed.Release, "-n", bed.Namespace, "--wait"); err != nil {
 		t.Fatal(err)
 	}
-	defer reinstall(t)
-	eventually(t, 30*time.Second, "an annotation without a stamp", func(ctx context.Context) (bool, error) {
-		_, err := w.Kubectl(ctx, "annotate", "cronjob", "early", "-n", w.ns, "--overwrite", contract.AnnotationGuard+"="+contract.Enabled)
-		return err == nil, err
-	})
-	// With the webhook's configuration gone a labelled pod is denied: nothing runs unguarded.
-	cj := w.raw(t, "early")
-	if strings.Contains(text(t, cj), contract.AnnotationConfig) {
-		t.Log("stamped already, by the reconciler")
+	window := pastWindow(1)
+	job := w.job(t, guarded, window, "guarded")
+	w.event(t, "Job", job.Name, "FailedCreate", "onceguard")
+	if _, err := w.Kubectl(t.Context(), "annotate", "cronjob", "early", "-n", w.ns, contract.AnnotationGuard+"="+contract.Enabled); err != nil {
+		t.Fatal(err)
 	}
-	pod := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"naked","namespace":"` + w.ns + `","labels":{"onceguard.dev/guard":"enabled"}},
-		"spec":{"containers":[{"name":"worker","image":"` + cluster.WorkerImage + `","command":["true"]}]}}`
-	if out, err := w.Apply(t.Context(), pod); err == nil || !strings.Contains(out, "onceguard") {
-		t.Errorf("a labelled pod without the guard: %s, %v", out, err)
-	}
+	w.booked(t, 0, 0)
+
 	reinstall(t)
 	eventually(t, 2*time.Minute, "the stamp", func(context.Context) (bool, error) {
 		return strings.Contains(text(t, w.raw(t, "early")), contract.AnnotationConfig), nil
 	})
+	w.ends(t, job.Name, batchv1.JobComplete)
 	early, err := w.Client.BatchV1().CronJobs(w.ns).Get(t.Context(), "early", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.ends(t, w.job(t, early, pastWindow(1), "early").Name, batchv1.JobComplete)
+	w.ends(t, w.job(t, early, window, "early").Name, batchv1.JobComplete)
+	w.booked(t, 20, 2)
+}
+
+// With the webhook's configuration deleted, by whomever, neither a guarded pod nor a new
+// wish for the guard passes; and the webhook's pods serve again as soon as it is back.
+func TestTheWebhookConfigurationIsDeleted(t *testing.T) {
+	w := newWorld(t)
+	cj := w.cronJob(t, "credit", credit)
+	if _, err := w.Client.BatchV1().CronJobs(w.ns).Create(t.Context(), unguarded(w.ns, "late", credit), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer reinstall(t)
+	hooks := cluster.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	if err := hooks.Delete(t.Context(), w.webhookConfiguration(t), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	job := w.job(t, cj, pastWindow(1), "credit")
+	w.event(t, "Job", job.Name, "FailedCreate", "onceguard")
+	out, err := w.Kubectl(t.Context(), "annotate", "cronjob", "late", "-n", w.ns, contract.AnnotationGuard+"="+contract.Enabled)
+	if err == nil || !strings.Contains(out, "onceguard") {
+		t.Errorf("annotating without the webhook: %s, %v", out, err)
+	}
+	w.booked(t, 0, 0)
+	reinstall(t)
+	w.ends(t, job.Name, batchv1.JobComplete)
 	w.booked(t, 10, 1)
 }
 
