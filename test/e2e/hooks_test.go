@@ -10,6 +10,7 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/onceguard/onceguard/pkg/contract"
@@ -81,6 +82,7 @@ func TestAnUnguardedCronJobIsUntouched(t *testing.T) {
 	job := w.job(t, cj, pastWindow(1), "plain")
 	w.ends(t, job.Name, batchv1.JobComplete)
 	pod := w.onlyPod(t, job.Name)
+	pod.Status = corev1.PodStatus{}
 	for what, object := range map[string]any{"CronJob": w.raw(t, "plain"), "pod": pod} {
 		// The image's name is ours, since this is a test.
 		if s := strings.ReplaceAll(text(t, object), cluster.WorkerImage, ""); strings.Contains(strings.ToLower(s), "onceguard") {
@@ -108,9 +110,11 @@ func TestWhileOnceguardIsNotInstalled(t *testing.T) {
 	window := pastWindow(1)
 	job := w.job(t, guarded, window, "guarded")
 	w.event(t, "Job", job.Name, "FailedCreate", "onceguard")
-	if _, err := w.Kubectl(t.Context(), "annotate", "cronjob", "early", "-n", w.ns, contract.AnnotationGuard+"="+contract.Enabled); err != nil {
-		t.Fatal(err)
-	}
+	// The API server forgets the policy on CronJobs a moment after it is deleted.
+	eventually(t, 30*time.Second, "an annotation", func(ctx context.Context) (bool, error) {
+		_, err := w.Kubectl(ctx, "annotate", "cronjob", "early", "-n", w.ns, contract.AnnotationGuard+"="+contract.Enabled)
+		return err == nil, err
+	})
 	w.booked(t, 0, 0)
 
 	reinstall(t)

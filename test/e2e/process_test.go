@@ -20,8 +20,8 @@ func TestAProcessIsTheSameWithAndWithoutTheGuard(t *testing.T) {
 		"exit 42":           {"sh", "-c", "exit 42"},
 		"exit 126":          {"sh", "-c", "exit 126"},
 		"exit 127":          {"sh", "-c", "no-such-command"},
-		"killed":            {"sh", "-c", "kill -9 $$"},
-		"terminated":        {"sh", "-c", "kill -15 $$"},
+		"a killed child":    {"sh", "-c", `sh -c 'kill -9 $$$$'; exit $?`},
+		"a stopped child":   {"sh", "-c", `sh -c 'kill -15 $$$$'; exit $?`},
 		"arguments":         {"sh", "-c", `for a in "$@"; do echo "[$a]"; done`, "sh", "a b", `"quoted"`, "it's", "new\nline", "$(NAME)", "$$(NAME)", "$(UNKNOWN)", "", "*", `back\slash`},
 		"no standard input": {"sh", "-c", "cat; echo end of input"},
 		"working directory": {"sh", "-c", "pwd; id -u; umask"},
@@ -40,7 +40,8 @@ func TestAProcessIsTheSameWithAndWithoutTheGuard(t *testing.T) {
 			}
 			plain := unguarded(w.ns, "plain", "")
 			edit(plain)
-			if _, err := w.Client.BatchV1().CronJobs(w.ns).Create(t.Context(), plain, metav1.CreateOptions{}); err != nil {
+			plain, err := w.Client.BatchV1().CronJobs(w.ns).Create(t.Context(), plain, metav1.CreateOptions{})
+			if err != nil {
 				t.Fatal(err)
 			}
 			guarded := w.cronJob(t, "guarded", "", edit)
