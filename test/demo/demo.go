@@ -33,6 +33,8 @@ type demo struct {
 	server *postgres.Server
 	ledger *bed.Ledger
 	table  []row
+
+	madeNamespaces bool
 }
 
 // row is one promise: what was promised, and what Postgres and Kubernetes said.
@@ -80,17 +82,14 @@ func (d *demo) prepare(ctx context.Context, root string) (err error) {
 	if d.ledger, err = bed.NewLedger(ctx, d.server, namespace); err != nil {
 		return err
 	}
-	for _, ns := range []string{bed.Namespace, namespace} {
-		object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
-		if _, err := d.bed.Client.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
-			return err
-		}
+	if err := d.makeNamespaces(ctx); err != nil {
+		return err
 	}
 	if err := d.bed.Secret(ctx, bed.Namespace, "onceguard-owner", "url", d.ledger.OwnerURL); err != nil {
 		return err
 	}
 	d.say("installing the chart; its hook makes the ledger's schema")
-	if err := d.bed.Install(ctx, "migrate.secretName=onceguard-owner",
+	if err := d.bed.Install(ctx, "policies.keepOnUninstall=false", "migrate.secretName=onceguard-owner",
 		"migrate.grants[0].role="+d.ledger.GuardRole, "migrate.grants[0].pattern="+namespace+"/*",
 		"migrate.auditRoles[0]="+d.ledger.GuardRole); err != nil {
 		return err

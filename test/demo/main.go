@@ -46,7 +46,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		d.printHints()
 		<-ctx.Done()
 	}
-	d.close()
+	if tidied := d.close(); tidied != nil {
+		fmt.Fprintf(stderr, "\ndemo: cleaning up: %v\n", tidied)
+	}
 	if err != nil || !d.allRight() {
 		return 1
 	}

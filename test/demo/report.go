@@ -6,10 +6,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/onceguard/onceguard/test/bed"
-	"github.com/onceguard/onceguard/test/postgres"
 )
 
 // promises is how many figures a whole demo compares.
@@ -63,16 +61,5 @@ func (d *demo) explain(ctx context.Context, w io.Writer) {
 	} {
 		out, _ := d.bed.Kubectl(ctx, args...)
 		fmt.Fprintf(w, "\n$ kubectl %s\n%s", strings.Join(args, " "), out)
-	}
-}
-
-func (d *demo) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if d.ledger != nil {
-		d.ledger.Close()
-	}
-	if d.server != nil {
-		_ = d.server.Stop(ctx, postgres.Fast)
 	}
 }
