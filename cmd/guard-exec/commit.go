@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -31,6 +32,8 @@ The answer is printed as JSON. Exit codes: 0 committed, now or before; 1 refused
 75 not now, or the outcome is not known: run the same command again, nothing is done twice.
 `
 
+const requestForm = `{"statements": [{"sql": "…", "args": […]}]}`
+
 // maxFile bounds the request read from a file or stdin; the guard's own limit is lower.
 const maxFile = 16 << 20
 
@@ -43,7 +46,7 @@ type statement struct {
 // commit is the command: it asks until the outcome is known or the time is up.
 func commit(ctx context.Context, args, env []string, stdin io.Reader, stdout io.Writer) (int, error) {
 	body, timeout, err := commitRequest(args, stdin)
-	if err == errHelp {
+	if errors.Is(err, errHelp) {
 		_, err = io.WriteString(stdout, commitUsage)
 		return 0, err
 	}
@@ -63,7 +66,7 @@ func status(ctx context.Context, args, env []string, stdout io.Writer) (int, err
 	timeout := 5 * time.Second
 	rest, err := flags{"timeout": duration(&timeout)}.parse(args)
 	switch {
-	case err == errHelp:
+	case errors.Is(err, errHelp):
 		_, err = io.WriteString(stdout, "guard-exec status [--timeout D] prints this run's window as JSON: 0 known, 1 refused, 75 no answer within D (5s).\n")
 		return 0, err
 	case err != nil:
@@ -215,7 +218,7 @@ func addFile(fields map[string]json.RawMessage, file string, stdin io.Reader) er
 		if err != nil {
 			return usageError{fmt.Errorf("--file: %w", err)}
 		}
-		defer f.Close() //nolint:errcheck // only read
+		defer f.Close()
 		from = f
 	}
 	b, err := io.ReadAll(io.LimitReader(from, maxFile+1))
@@ -226,8 +229,11 @@ func addFile(fields map[string]json.RawMessage, file string, stdin io.Reader) er
 		return usageError{fmt.Errorf("--file %s: more than %d bytes", file, maxFile)}
 	}
 	var read map[string]json.RawMessage
-	if err := json.Unmarshal(b, &read); err != nil || read == nil {
-		return usageError{fmt.Errorf("--file %s: not a JSON object like {\"statements\": [{\"sql\": \"…\", \"args\": […]}]}: %v", file, err)}
+	if err := json.Unmarshal(b, &read); err != nil {
+		return usageError{fmt.Errorf("--file %s: not a JSON object like %s: %w", file, requestForm, err)}
+	}
+	if read == nil {
+		return usageError{fmt.Errorf("--file %s: null is not a JSON object like %s", file, requestForm)}
 	}
 	for name, value := range read {
 		if _, twice := fields[name]; twice {

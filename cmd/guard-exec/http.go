@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -29,7 +30,7 @@ func (r request) do(deadline time.Time) (code int, body []byte, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	defer conn.Close() //nolint:errcheck // everything was read or given up
+	defer conn.Close()
 	if err := conn.SetDeadline(deadline); err != nil {
 		return 0, nil, err
 	}
@@ -106,7 +107,7 @@ func statusLine(line string) (int, error) {
 }
 
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

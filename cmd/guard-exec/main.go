@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -85,7 +86,7 @@ func wrap(ctx context.Context, name string, args, env []string, stdout, stderr i
 	}
 	argv, err := fs.parse(args)
 	switch {
-	case err == errHelp:
+	case errors.Is(err, errHelp):
 		_, err = io.WriteString(stdout, usage)
 		return 0, err
 	case err != nil:
@@ -103,13 +104,10 @@ func wrap(ctx context.Context, name string, args, env []string, stdout, stderr i
 
 // exitCode gives a usage error, which no retry mends, the code of a refusal.
 func exitCode(code int, err error) int {
-	switch err.(type) {
-	case nil:
-		return code
-	case usageError:
+	switch _, usage := errors.AsType[usageError](err); {
+	case usage:
 		return contract.ExitRefused
-	}
-	if code == 0 {
+	case err != nil && code == 0:
 		return 1
 	}
 	return code

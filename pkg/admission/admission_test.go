@@ -67,8 +67,10 @@ func theJob(annotations map[string]string) *metav1.PartialObjectMetadata {
 }
 
 func server(j Jobs) http.Handler {
-	return New(Config{Jobs: j, Guard: inject.Guard{Image: "guard:1", Resources: inject.DefaultResources(), LedgerSecretPrefix: "onceguard-ledger-"},
-		Now: func() time.Time { return time.Date(2025, 6, 1, 10, 0, 5, 0, time.UTC) }, Log: zap.NewNop()})
+	return New(Config{
+		Jobs: j, Guard: inject.Guard{Image: "guard:1", Resources: inject.DefaultResources(), LedgerSecretPrefix: "onceguard-ledger-"},
+		Now: func() time.Time { return time.Date(2025, 6, 1, 10, 0, 5, 0, time.UTC) }, Log: zap.NewNop(),
+	})
 }
 
 func review(object, old string) []byte {

@@ -116,8 +116,10 @@ func TestContainersWithoutCommand(t *testing.T) {
 }
 
 func TestKeepTakesOverEverySetting(t *testing.T) {
-	earlier := Settings{JobName: "a/b", Ledger: "l", Containers: []string{"c"}, InitContainers: []string{"i"}, Commands: map[string][]string{"c": {"x"}},
-		After: "p", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3}
+	earlier := Settings{
+		JobName: "a/b", Ledger: "l", Containers: []string{"c"}, InitContainers: []string{"i"}, Commands: map[string][]string{"c": {"x"}},
+		After: "p", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3,
+	}
 	var s Settings
 	for key := range known {
 		s.Keep(key, earlier)

@@ -254,7 +254,7 @@ func (m *step) committed(e Committed) {
 	case Stopping:
 	case Settling:
 		m.finish()
-	default:
+	case Idle, Claiming, Adopting, Skipping, Refused, Done, Left:
 		m.Phase = Done
 	}
 }

@@ -148,8 +148,10 @@ func jobProblems(t *batchv1.JobTemplateSpec, spec string) []contract.Problem {
 	var out []contract.Problem
 	for _, key := range []string{contract.AnnotationInstantiate, contract.AnnotationScheduledTimestamp} {
 		if v, ok := t.Annotations[key]; ok {
-			out = append(out, contract.Problem{Field: "spec.jobTemplate.metadata.annotations[" + key + "]", Value: v,
-				Cure: "Kubernetes writes it on each Job, and it tells Onceguard which window a Job is; remove it from the template"})
+			out = append(out, contract.Problem{
+				Field: "spec.jobTemplate.metadata.annotations[" + key + "]", Value: v,
+				Cure: "Kubernetes writes it on each Job, and it tells Onceguard which window a Job is; remove it from the template",
+			})
 		}
 	}
 	// Pods of one Job share a window: one would run, the others would skip.
@@ -186,8 +188,10 @@ func podProblems(pod *corev1.PodSpec, s contract.Settings) []contract.Problem {
 			}
 			for _, m := range c.VolumeMounts {
 				if within(m.MountPath, contract.DirShared) {
-					out = append(out, contract.Problem{Field: spec + list.name + "[" + c.Name + "].volumeMounts", Value: m.MountPath,
-						Cure: "Onceguard mounts " + contract.DirShared + " here; mount yours elsewhere"})
+					out = append(out, contract.Problem{
+						Field: spec + list.name + "[" + c.Name + "].volumeMounts", Value: m.MountPath,
+						Cure: "Onceguard mounts " + contract.DirShared + " here; mount yours elsewhere",
+					})
 				}
 			}
 		}

@@ -21,8 +21,10 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func guard() Guard {
-	return Guard{Image: "registry.example/onceguard-guard:1", PullPolicy: "IfNotPresent", Resources: DefaultResources(),
-		LedgerSecretPrefix: contract.LedgerSecretPrefix, LogLanguage: "en"}
+	return Guard{
+		Image: "registry.example/onceguard-guard:1", PullPolicy: "IfNotPresent", Resources: DefaultResources(),
+		LedgerSecretPrefix: contract.LedgerSecretPrefix, LogLanguage: "en",
+	}
 }
 
 var noon = time.Date(2025, 6, 1, 12, 0, 0, 0, time.UTC)

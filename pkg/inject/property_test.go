@@ -44,8 +44,10 @@ func drawnPod(t *rapid.T) (map[string]any, *metav1.PartialObjectMetadata) {
 			c["terminationMessagePath"] = "/dev/other"
 		}
 		if restricted {
-			c["securityContext"] = map[string]any{"allowPrivilegeEscalation": false, "runAsNonRoot": true,
-				"capabilities": map[string]any{"drop": []any{"ALL"}}, "seccompProfile": map[string]any{"type": "RuntimeDefault"}}
+			c["securityContext"] = map[string]any{
+				"allowPrivilegeEscalation": false, "runAsNonRoot": true,
+				"capabilities": map[string]any{"drop": []any{"ALL"}}, "seccompProfile": map[string]any{"type": "RuntimeDefault"},
+			}
 		}
 		return c
 	}
@@ -57,8 +59,10 @@ func drawnPod(t *rapid.T) (map[string]any, *metav1.PartialObjectMetadata) {
 		delete(spec, "volumes")
 	}
 	var inits, workers []any
-	s := contract.Settings{Version: 1, CronJob: "sync", JobName: "shop/sync", Ledger: "default", Schedule: "*/5 * * * *", TimeZone: "Etc/UTC",
-		Completion: "exit-code", Busy: "wait", Manual: "window", StartTimeout: contract.Duration(time.Minute), Lease: contract.Duration(time.Minute), Commands: map[string][]string{}}
+	s := contract.Settings{
+		Version: 1, CronJob: "sync", JobName: "shop/sync", Ledger: "default", Schedule: "*/5 * * * *", TimeZone: "Etc/UTC",
+		Completion: "exit-code", Busy: "wait", Manual: "window", StartTimeout: contract.Duration(time.Minute), Lease: contract.Duration(time.Minute), Commands: map[string][]string{},
+	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "inits") {
 		c := container(fmt.Sprintf("init%d", i))
 		if boolean("sidecar") {

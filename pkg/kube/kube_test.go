@@ -39,7 +39,8 @@ func cronJob(name string, annotations map[string]string) *batchv1.CronJob {
 	return &batchv1.CronJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "uid-1", ResourceVersion: "1", Annotations: annotations},
 		Spec: batchv1.CronJobSpec{Schedule: "* * * * *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Command: []string{"work"}}}}}}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Command: []string{"work"}}}},
+		}}}},
 	}
 }
 
@@ -133,9 +134,11 @@ func TestReconcilerWritesNothingWhenAllIsWell(t *testing.T) {
 func partial(name, uid string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "", Labels: map[string]string{contract.LabelGuard: "enabled"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, UID: "", Labels: map[string]string{contract.LabelGuard: "enabled"},
 			Annotations:     map[string]string{"uid": uid},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: "sync", UID: "cj-uid"}}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "CronJob", Name: "sync", UID: "cj-uid"}},
+		},
 	}
 }
 
@@ -188,11 +191,15 @@ func pod(name string, config contract.GuardConfig, ended ...corev1.ContainerStat
 	text, _ := json.Marshal(config)
 	yes := true
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "pod-uid-" + "x", CreationTimestamp: metav1.NewTime(noon),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, UID: "pod-uid-" + "x", CreationTimestamp: metav1.NewTime(noon),
 			Labels:          map[string]string{contract.LabelGuard: "enabled"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "sync-1", UID: "job-uid", Controller: &yes}}},
-		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: contract.ContainerGuard,
-			Env: []corev1.EnvVar{{Name: contract.EnvConfig, Value: strings.ReplaceAll(string(text), "$", "$$")}}}}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "sync-1", UID: "job-uid", Controller: &yes}},
+		},
+		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{
+			Name: contract.ContainerGuard,
+			Env:  []corev1.EnvVar{{Name: contract.EnvConfig, Value: strings.ReplaceAll(string(text), "$", "$$")}},
+		}}},
 		Status: corev1.PodStatus{ContainerStatuses: ended},
 	}
 }

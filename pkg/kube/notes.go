@@ -105,9 +105,11 @@ func essence(o any) (any, error) {
 		return o, nil
 	}
 	small := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, Labels: map[string]string{contract.LabelGuard: pod.Labels[contract.LabelGuard]},
-			OwnerReferences: pod.OwnerReferences},
+			OwnerReferences: pod.OwnerReferences,
+		},
 		Status: corev1.PodStatus{InitContainerStatuses: endings(pod.Status.InitContainerStatuses), ContainerStatuses: endings(pod.Status.ContainerStatuses)},
 	}
 	for _, c := range pod.Spec.InitContainers {
@@ -138,8 +140,10 @@ func notesOf(pod *corev1.Pod, now time.Time) []note {
 	add := func(at time.Time, reason, container, message string) {
 		known := slices.ContainsFunc(out, func(n note) bool { return n.reason == reason })
 		if !known && now.Sub(at) < newsworthy {
-			out = append(out, note{namespace: pod.Namespace, pod: pod.Name, podUID: pod.UID, job: owner.Name, jobUID: owner.UID,
-				reason: reason, container: container, message: message})
+			out = append(out, note{
+				namespace: pod.Namespace, pod: pod.Name, podUID: pod.UID, job: owner.Name, jobUID: owner.UID,
+				reason: reason, container: container, message: message,
+			})
 		}
 	}
 	if refusal := refusalOf(pod); refusal != "" {

@@ -49,7 +49,7 @@ func Lookup(name string, env []string) (string, error) {
 	if !set {
 		path = DefaultPath
 	}
-	found := error(errNotInPath)
+	found := errNotInPath
 	for _, dir := range strings.Split(path, ":") {
 		if dir == "" {
 			dir = "."

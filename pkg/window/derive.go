@@ -125,6 +125,7 @@ func manual(job Job, s contract.Settings, sched Schedule, schedErr error) (Deriv
 			Window: Window{JobName: s.JobName + "@" + job.UID, Start: job.Created.UTC().Truncate(time.Second)},
 			Source: contract.SourceSeparate, Trigger: contract.TriggerManual,
 		}, nil
+	case contract.ManualWindow: // the newest due one
 	}
 	if schedErr != nil {
 		return refuse("Job %s was made by hand and no window can be found for it: %v", job.Name, schedErr)

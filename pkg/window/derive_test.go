@@ -43,22 +43,38 @@ func TestDerive(t *testing.T) {
 		source  contract.Source
 		trigger contract.Trigger
 	}{
-		{name: "the controller's Job", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
-			want: "2025-06-01T10:00:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled},
-		{name: "the same instant in another zone", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T03:00:00-07:00"}},
-			want: "2025-06-01T10:00:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled},
-		{name: "a copy under another name with the same minutes", job: Job{Name: "twin-7-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
-			want: "2025-06-01T10:00:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled},
-		{name: "a copy under a free name", job: Job{Name: "sync-again", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
-			want: `ends in "again", but its annotation`},
-		{name: "name and timestamp disagree", job: Job{Name: "sync-29146205", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
-			want: `ends in "29146205", but its annotation batch.kubernetes.io/cronjob-scheduled-timestamp says 2025-06-01T10:00:00Z, which is minute 29146200`},
-		{name: "an edited schedule does not move a Job", job: Job{Name: "sync-29146201", Annotations: map[string]string{stamp: "2025-06-01T10:01:00Z"}},
-			want: "2025-06-01T10:01:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled},
-		{name: "created hours early", job: Job{Name: "sync-29146560", Created: at("2025-06-01T10:00:00Z"), Annotations: map[string]string{stamp: "2025-06-01T16:00:00Z"}},
-			want: "2025-06-01T16:00:00Z", end: "2025-06-01T16:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled},
-		{name: "no zone: the end is unknown", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
-			change: []func(*contract.Settings){noZone}, want: "2025-06-01T10:00:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled},
+		{
+			name: "the controller's Job", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
+			want: "2025-06-01T10:00:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled,
+		},
+		{
+			name: "the same instant in another zone", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T03:00:00-07:00"}},
+			want: "2025-06-01T10:00:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled,
+		},
+		{
+			name: "a copy under another name with the same minutes", job: Job{Name: "twin-7-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
+			want: "2025-06-01T10:00:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled,
+		},
+		{
+			name: "a copy under a free name", job: Job{Name: "sync-again", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
+			want: `ends in "again", but its annotation`,
+		},
+		{
+			name: "name and timestamp disagree", job: Job{Name: "sync-29146205", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
+			want: `ends in "29146205", but its annotation batch.kubernetes.io/cronjob-scheduled-timestamp says 2025-06-01T10:00:00Z, which is minute 29146200`,
+		},
+		{
+			name: "an edited schedule does not move a Job", job: Job{Name: "sync-29146201", Annotations: map[string]string{stamp: "2025-06-01T10:01:00Z"}},
+			want: "2025-06-01T10:01:00Z", end: "2025-06-01T10:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled,
+		},
+		{
+			name: "created hours early", job: Job{Name: "sync-29146560", Created: at("2025-06-01T10:00:00Z"), Annotations: map[string]string{stamp: "2025-06-01T16:00:00Z"}},
+			want: "2025-06-01T16:00:00Z", end: "2025-06-01T16:05:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled,
+		},
+		{
+			name: "no zone: the end is unknown", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
+			change: []func(*contract.Settings){noZone}, want: "2025-06-01T10:00:00Z", source: contract.SourceTimestamp, trigger: contract.TriggerScheduled,
+		},
 		{name: "malformed timestamp", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "yesterday"}}, want: `"yesterday" is no instant`},
 		{name: "empty timestamp", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: ""}}, want: `"" is no instant`},
 		{name: "fractions", job: Job{Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00.5Z"}}, want: "fractions"},
@@ -68,28 +84,48 @@ func TestDerive(t *testing.T) {
 		{name: "name only, not in the schedule", job: Job{Name: "sync-29146201"}, want: "no instant of schedule"},
 		{name: "name only, in the future", job: Job{Name: "sync-29934995"}, want: "in the future"},
 		{name: "name only, no zone", job: Job{Name: "sync-29146200"}, change: []func(*contract.Settings){noZone}, want: "set spec.timeZone"},
-		{name: "seconds in the name are not minutes", job: Job{Name: "sync-1741199325", Created: at("2025-06-01T10:07:31Z")},
-			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
+		{
+			name: "seconds in the name are not minutes", job: Job{Name: "sync-1741199325", Created: at("2025-06-01T10:07:31Z")},
+			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
 
-		{name: "manual means the newest due window", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
-			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
-		{name: "manual at the very instant", job: Job{Name: "x", Created: at("2025-06-01T10:05:00Z"), Annotations: map[string]string{inst: "manual"}},
-			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
-		{name: "manual in the controller's name form", job: Job{Name: "sync-29934995", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
-			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
-		{name: "a template cannot give a manual Job its window", job: Job{Name: "x-29146100", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual", stamp: "2025-06-01T08:20:00Z"}},
-			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
-		{name: "another tool's Job", job: Job{Name: "sync-manual-001", Created: at("2025-06-01T10:07:31Z"), CronJob: "sync"},
-			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
-		{name: "nothing due since guarding began", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
-			change: []func(*contract.Settings){since("2025-06-01T10:06:00Z")}, want: "wait for the first"},
-		{name: "due at the instant guarding began", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
-			change: []func(*contract.Settings){since("2025-06-01T10:05:00Z")}, want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual},
-		{name: "manual without zone", job: Job{Name: "x", Annotations: map[string]string{inst: "manual"}}, change: []func(*contract.Settings){noZone},
-			want: "set spec.timeZone, for example to Etc/UTC, or set onceguard.dev/manual=separate"},
+		{
+			name: "manual means the newest due window", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
+			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
+		{
+			name: "manual at the very instant", job: Job{Name: "x", Created: at("2025-06-01T10:05:00Z"), Annotations: map[string]string{inst: "manual"}},
+			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
+		{
+			name: "manual in the controller's name form", job: Job{Name: "sync-29934995", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
+			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
+		{
+			name: "a template cannot give a manual Job its window", job: Job{Name: "x-29146100", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual", stamp: "2025-06-01T08:20:00Z"}},
+			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
+		{
+			name: "another tool's Job", job: Job{Name: "sync-manual-001", Created: at("2025-06-01T10:07:31Z"), CronJob: "sync"},
+			want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
+		{
+			name: "nothing due since guarding began", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
+			change: []func(*contract.Settings){since("2025-06-01T10:06:00Z")}, want: "wait for the first",
+		},
+		{
+			name: "due at the instant guarding began", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
+			change: []func(*contract.Settings){since("2025-06-01T10:05:00Z")}, want: "2025-06-01T10:05:00Z", end: "2025-06-01T10:10:00Z", source: contract.SourceManual, trigger: contract.TriggerManual,
+		},
+		{
+			name: "manual without zone", job: Job{Name: "x", Annotations: map[string]string{inst: "manual"}}, change: []func(*contract.Settings){noZone},
+			want: "set spec.timeZone, for example to Etc/UTC, or set onceguard.dev/manual=separate",
+		},
 		{name: "manual with @every", job: Job{Name: "x", Annotations: map[string]string{inst: "manual"}}, change: []func(*contract.Settings){every}, want: "onceguard.dev/manual=separate"},
-		{name: "separate", job: Job{Name: "x", UID: "u-1", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
-			change: []func(*contract.Settings){with(contract.ManualSeparate), noZone}, want: "2025-06-01T10:07:31Z", jobName: "shop/sync@u-1", source: contract.SourceSeparate, trigger: contract.TriggerManual},
+		{
+			name: "separate", job: Job{Name: "x", UID: "u-1", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
+			change: []func(*contract.Settings){with(contract.ManualSeparate), noZone}, want: "2025-06-01T10:07:31Z", jobName: "shop/sync@u-1", source: contract.SourceSeparate, trigger: contract.TriggerManual,
+		},
 		{name: "refuse", job: Job{Name: "x", Annotations: map[string]string{inst: "manual"}}, change: []func(*contract.Settings){with(contract.ManualRefuse)}, want: "onceguard.dev/manual=refuse"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -54,8 +54,15 @@ func TestInstantsThatCannotBeKnown(t *testing.T) {
 
 func TestBadSchedulesAreErrors(t *testing.T) {
 	for _, c := range []struct{ schedule, zone string }{
-		{"@reboot", ""}, {"0 0 * * 7", ""}, {"* * * * *", "Mars/Olympus"}, {"* * * * *", "Local"}, {"* * * * *", "../../etc/passwd"},
-		{"CRON_TZ=Europe/Rome 0 9 * * *", "Europe/Rome"}, {"TZ=", ""}, {"TZ=UTC", ""}, {"", ""},
+		{"@reboot", ""},
+		{"0 0 * * 7", ""},
+		{"* * * * *", "Mars/Olympus"},
+		{"* * * * *", "Local"},
+		{"* * * * *", "../../etc/passwd"},
+		{"CRON_TZ=Europe/Rome 0 9 * * *", "Europe/Rome"},
+		{"TZ=", ""},
+		{"TZ=UTC", ""},
+		{"", ""},
 	} {
 		if _, err := ParseSchedule(c.schedule, c.zone); err == nil {
 			t.Errorf("%q %q: no error", c.schedule, c.zone)

@@ -41,7 +41,7 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 			t.Fatalf("got %+v, %v; want %+v", got, err, want)
 		}
 	}
-	if _, err := r.Read(); err != io.EOF {
+	if _, err := r.Read(); !errors.Is(err, io.EOF) {
 		t.Fatalf("at the end: %v, want io.EOF", err)
 	}
 }

@@ -54,7 +54,6 @@ func (j *journal) write(level, msg string) {
 }
 
 func (j *journal) info(msg string) { j.write("info", msg) }
-func (j *journal) warn(msg string) { j.write("warn", msg) }
 
 // last logs the sentence that explains why the container ends otherwise than by its
 // worker, and leaves it where kubectl describe shows it. A worker's own termination

@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/onceguard/onceguard/pkg/contract"
-
 	"github.com/onceguard/onceguard/pkg/wire"
 )
 
