@@ -50,7 +50,7 @@ test/with-cluster.sh printed:
 
 // explain prints what a person would look at first.
 func (d *demo) explain(ctx context.Context, w io.Writer) {
-	if d.bed == nil || ctx.Err() != nil {
+	if !d.madeNamespaces || ctx.Err() != nil {
 		return
 	}
 	for _, args := range [][]string{
