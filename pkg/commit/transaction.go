@@ -87,7 +87,11 @@ func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Requ
 		if ctx.Err() != nil {
 			return nil, newError(Unavailable, err, "given up before COMMIT: %s; nothing is committed", context.Cause(ctx))
 		}
-		return nil, explainFailure(err, n-preamble, len(r.Statements))
+		e := explainFailure(err, n-preamble, len(r.Statements))
+		if e.Code == Forbidden && hasCode(refused, Forbidden) {
+			return nil, refused // complete missed what a ROLLBACK took, and this knows which one
+		}
+		return nil, e
 	}
 	if refused != nil {
 		return nil, refused
@@ -151,7 +155,7 @@ func check(index int, s Statement, did Rows) error {
 
 // explainFailure tells an error of the ledger from one of the worker's statements.
 // index counts statements; below 0 it was BEGIN or begin, above them complete.
-func explainFailure(err error, index, statements int) error {
+func explainFailure(err error, index, statements int) *Error {
 	err = ledger.Translate(err)
 	pg, answered := errors.AsType[*pgconn.PgError](err)
 	ours := index < 0 || index >= statements
@@ -163,6 +167,8 @@ func explainFailure(err error, index, statements int) error {
 			return e
 		}
 		return newError(Invalid, err, "the ledger refused the completion: %s", pg.Message).state(pg)
+	case errors.Is(err, ledger.ErrNotBegun):
+		return newError(Forbidden, err, "statements[%d] would end the transaction (COMMIT, PREPARE TRANSACTION, SET CONSTRAINTS ALL IMMEDIATE) or calls the ledger itself; the endpoint does both, leave it out; nothing is committed", index).at(index).state(pg)
 	case temporary(pg):
 		return newError(Unavailable, err, "statements[%d]: %s; nothing is committed, ask again", index, pg.Message).at(index).state(pg)
 	default:
