@@ -32,7 +32,7 @@
 // # migrate
 //
 //	--url-file FILE           the URL of the ledger's owner; never an argument, never in the log
-//	--grant ROLE=PATTERN      let a role use the jobs that match, like shop=shop/%; may be repeated
+//	--grant ROLE=PATTERN      let a role use the jobs that match, like shop_jobs=shop/*; may be repeated
 //	--grant-audit ROLE        let a role read all of the record; may be repeated
 //	--timeout                 5m for everything
 //

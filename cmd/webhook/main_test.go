@@ -44,7 +44,7 @@ func TestWrongCommandLinesSayWhatIsAccepted(t *testing.T) {
 		{append(base, "--ledger-secret-prefix=-"), `"-default"`},
 		{append(base, "--drain=soon"), `"soon"`},
 		{[]string{"migrate"}, "--url-file is missing"},
-		{[]string{"migrate", "--url-file=x", "--grant=role"}, "ROLE=PATTERN"},
+		{[]string{"migrate", "--url-file=x", "--grant=role"}, "ROLE=PATTERN, like shop_jobs=shop/*"},
 		{[]string{"migrate", "--url-file=x", "--timeout=0s"}, "--timeout"},
 	} {
 		var stderr bytes.Buffer

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -35,14 +36,14 @@ func migrateOptions(args []string) (migration, error) {
 	flags.Func("grant", "", func(v string) error {
 		role, pattern, ok := strings.Cut(v, "=")
 		if !ok || role == "" || pattern == "" {
-			return fmt.Errorf("give ROLE=PATTERN, like shop=shop/%%")
+			return errors.New("give ROLE=PATTERN, like shop_jobs=shop/*")
 		}
 		m.grants = append(m.grants, grant{role, pattern})
 		return nil
 	})
 	flags.Func("grant-audit", "", func(v string) error {
 		if v == "" {
-			return fmt.Errorf("give the name of a role")
+			return errors.New("give the name of a role")
 		}
 		m.audit = append(m.audit, v)
 		return nil
