@@ -32,7 +32,10 @@ func advice(c *batchv1.CronJob, s contract.Settings) []string {
 	case s.TimeZone == "":
 		say("spec.schedule: a time zone inside the schedule is no longer supported by Kubernetes; move it to spec.timeZone")
 	}
-	if d := c.Spec.StartingDeadlineSeconds; d != nil && *d < shortestDeadline {
+	switch d := c.Spec.StartingDeadlineSeconds; {
+	case d == nil:
+		say("spec.startingDeadlineSeconds is not set: after an outage a window may start however late; set it, for example to 200")
+	case *d < shortestDeadline:
 		say("spec.startingDeadlineSeconds: %d is below 10, so windows may be missed", *d)
 	}
 	if job.ActiveDeadlineSeconds == nil && pod.ActiveDeadlineSeconds == nil {
