@@ -26,9 +26,10 @@ const commitUsage = `guard-exec commit sends business writes to the guard, which
       --result JSON     kept with the window and given to whoever asks again
       --processed N     how many items were processed, for the record
       --file PATH|-     the whole request as JSON from a file or stdin; --payload, --result, --processed may add to it
+      --complete-only   no statements: just complete the window, with what the other flags say of it
       --timeout D       how long to ask again while the outcome is open (30s)
 
-The answer is printed as JSON. Exit codes: 0 committed, now or before; 1 refused, the answer says why;
+One of --sql, --file and --complete-only says what is to be committed. The answer is printed as JSON. Exit codes: 0 committed, now or before; 1 refused, the answer says why;
 75 not now, or the outcome is not known: run the same command again, nothing is done twice.
 `
 
@@ -147,7 +148,7 @@ func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Du
 	timeout = 30 * time.Second
 	var statements []statement
 	fields := map[string]json.RawMessage{}
-	file := ""
+	file, completeOnly := "", false
 	rest, err := flags{
 		"sql": {set: func(v string) error { statements = append(statements, statement{SQL: v}); return utf(v) }},
 		"arg": {set: func(v string) error {
@@ -177,8 +178,9 @@ func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Du
 			fields["processed"] = json.RawMessage(strconv.FormatInt(n, 10))
 			return nil
 		}},
-		"file":    text(&file),
-		"timeout": duration(&timeout),
+		"file":          text(&file),
+		"complete-only": yes(&completeOnly),
+		"timeout":       duration(&timeout),
 	}.parse(args)
 	switch {
 	case err != nil:
@@ -187,6 +189,11 @@ func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Du
 		return nil, 0, usageError{fmt.Errorf("commit takes flags only, but there is %q", rest)}
 	case file != "" && len(statements) > 0:
 		return nil, 0, usageError{fmt.Errorf("--file and --sql exclude each other: the file holds the statements")}
+	case completeOnly && (file != "" || len(statements) > 0):
+		return nil, 0, usageError{fmt.Errorf("--complete-only has no statements, and so no --sql and no --file")}
+	case file == "" && len(statements) == 0 && !completeOnly:
+		// Forgotten writes would be gone for good: a completed window never runs again.
+		return nil, 0, usageError{fmt.Errorf("nothing to commit: give statements by --sql TEXT, a whole request by --file PATH (--file - reads stdin), or --complete-only to complete the window without any")}
 	}
 	if statements == nil {
 		statements = []statement{}
