@@ -135,6 +135,17 @@ func (p *program) jobNamespace() (string, error) {
 	return namespace, nil
 }
 
+// lookIn makes the namespace in a job's full name ("NAMESPACE/NAME", with "CLUSTER:"
+// before it where clusters do not share) the one of its ledger's Secret, unless -n
+// says another.
+func (p *program) lookIn(job string) {
+	if p.namespace != "" {
+		return
+	}
+	namespace, _, _ := strings.Cut(job, "/")
+	p.namespace = namespace[strings.LastIndexByte(namespace, ':')+1:]
+}
+
 // connection is an open ledger and how to speak of it.
 type connection struct {
 	*pgx.Conn

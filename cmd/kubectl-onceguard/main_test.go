@@ -324,7 +324,9 @@ kind: Config
 current-context: c
 clusters: [{name: c, cluster: {server: "` + server.URL + `"}}]
 users: [{name: u, user: {}}]
-contexts: [{name: c, context: {cluster: c, user: u, namespace: shop}}]
+contexts:
+- {name: c, context: {cluster: c, user: u, namespace: shop}}
+- {name: away, context: {cluster: c, user: u, namespace: away}}
 `
 	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -342,6 +344,18 @@ func TestWhereTheLedgerIs(t *testing.T) {
 	r.has(t, "shop/order-sync")
 	if strings.Contains(r.stdout, "bank/interest") {
 		t.Errorf("a job of another namespace:\n%s", r.stdout)
+	}
+	// A job's full name says where its Secret is, from any namespace; -n wins.
+	elsewhere := []string{"--kubeconfig", kubeconfig, "--context", "away"}
+	for _, args := range [][]string{
+		{"show", "shop/order-sync", "latest"}, {"windows", "--job", "shop/order-sync"},
+		{"show", "shop/order-sync", "latest", "-n", "shop"}, {"show", "bank/interest", "latest", "-n", "shop"},
+	} {
+		plugin(t, nil, append(args, elsewhere...)...).ok(t)
+	}
+	for job, namespace := range map[string]string{"order-sync": "away", "eu:other/order-sync": "other", "other/order-sync": "other"} {
+		r := plugin(t, nil, append([]string{"show", job, "latest"}, elsewhere...)...)
+		r.has(t, "no Secret onceguard-ledger-default in namespace "+namespace)
 	}
 	plugin(t, []string{"ONCEGUARD_LEDGER_URL=" + owner}, "windows").ok(t).has(t, "bank/interest", "shop/order-sync")
 

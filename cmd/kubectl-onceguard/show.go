@@ -23,7 +23,8 @@ func (p *program) showCommand() *cobra.Command {
 		Short: "Show one window: how it stands, each attempt at it, each pod that skipped it",
 		Long: `Show one window: how it stands, each attempt at it, each pod that skipped it.
 
-JOB is NAME (in the namespace), NAMESPACE/NAME or the full name of the record.
+JOB is NAME (in the namespace), NAMESPACE/NAME (the Secret is looked for there too,
+unless -n says otherwise) or the full name of the record.
 WINDOW is its start as in 2026-11-30T13:18:00Z or 2026-11-30T21:18:00+08:00, or latest.`,
 		Example: `  kubectl onceguard show order-sync latest -n shop
   kubectl onceguard show shop/order-sync 2026-11-30T13:18:00Z -o json`,
@@ -65,6 +66,7 @@ func (p *program) show(ctx context.Context, job string, start *time.Time, output
 	}
 	if strings.Contains(job, "/") {
 		namespace = ""
+		p.lookIn(job)
 	}
 	ledger, err := p.connect(ctx)
 	if err != nil {

@@ -57,6 +57,7 @@ func (p *program) windows(ctx context.Context, f audit.Filter, output string) er
 	// A full name says its namespace itself.
 	if strings.Contains(f.Job, "/") {
 		f.Namespace = ""
+		p.lookIn(f.Job)
 	}
 	ledger, err := p.connect(ctx)
 	if err != nil {
