@@ -40,6 +40,9 @@ the instant at which it starts. For a cron entry that fires every hour:
   guard run --job shop/report --window-start "$(date -u +%Y-%m-%dT%H:00:00Z)" \
     --ledger-url-file /etc/onceguard/url -- /usr/local/bin/report
 
+In a crontab line cron reads % as the end of the command, so write \% there:
+"$(date -u +\%Y-\%m-\%dT\%H:00:00Z)".
+
 Exit code: the command's; 0 when the window is done already; 75 try again later; 78 a
 retry makes no sense.
 `
