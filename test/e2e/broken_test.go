@@ -194,10 +194,7 @@ func TestTwoPodsOfOneJob(t *testing.T) {
 	if _, err := w.Client.CoreV1().Pods(w.ns).Create(t.Context(), twin, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, "the twin that waits", func(ctx context.Context) (bool, error) {
-		out, err := w.Kubectl(ctx, "logs", "-n", w.ns, "twin", "-c", "worker")
-		return strings.Contains(out, first.Name), err
-	})
+	w.logs(t, "twin", "worker", first.Name)
 	w.exec(t, first.Name, "worker", "touch /tmp/go")
 	eventually(t, time.Minute, "the end of the twin", func(ctx context.Context) (bool, error) {
 		p, err := w.Client.CoreV1().Pods(w.ns).Get(ctx, "twin", metav1.GetOptions{})

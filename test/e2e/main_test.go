@@ -315,3 +315,23 @@ func ownServer(t *testing.T) *postgres.Server {
 	t.Cleanup(func() { _ = s.Stop(context.Background(), postgres.Immediate) })
 	return s
 }
+
+// logs waits until the log of a pod's container holds all words.
+func (w *world) logs(t *testing.T, pod, container string, words ...string) string {
+	t.Helper()
+	var out string
+	eventually(t, time.Minute, "a log of "+pod+" that says "+strings.Join(words, ", "), func(ctx context.Context) (bool, error) {
+		var err error
+		out, err = w.Kubectl(ctx, "logs", "-n", w.ns, pod, "-c", container)
+		if err != nil {
+			return false, err
+		}
+		for _, word := range words {
+			if !strings.Contains(out, word) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	return out
+}

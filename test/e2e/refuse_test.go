@@ -3,10 +3,8 @@
 package e2e
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,20 +77,7 @@ func TestNoCommand(t *testing.T) {
 // says waits until the worker's log, where everybody looks first, holds all words.
 func (w *world) says(t *testing.T, job string, words ...string) {
 	t.Helper()
-	var out string
-	eventually(t, time.Minute, "a log of "+job+" that says "+strings.Join(words, ", "), func(ctx context.Context) (bool, error) {
-		var err error
-		out, err = w.Kubectl(ctx, "logs", "-n", w.ns, "job/"+job, "-c", "worker")
-		if err != nil {
-			return false, err
-		}
-		for _, word := range words {
-			if !strings.Contains(out, word) {
-				return false, nil
-			}
-		}
-		return true, nil
-	})
+	out := w.logs(t, "job/"+job, "worker", words...)
 	t.Logf("kubectl logs says:\n%s", out)
 }
 
