@@ -26,6 +26,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/onceguard/onceguard/pkg/commit"
+	"github.com/onceguard/onceguard/pkg/logs"
 )
 
 // DefaultMaxBody is how many bytes of a request are read when Options does not say.
@@ -172,6 +173,7 @@ func (a api) window(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (a api) commit(w http.ResponseWriter, r *http.Request) {
+	log := a.attemptLog() // of the attempt that asks, also when it is replaced meanwhile
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.o.MaxBody))
 	if err != nil {
 		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -183,30 +185,39 @@ func (a api) commit(w http.ResponseWriter, r *http.Request) {
 	}
 	request, err := commit.Parse(body)
 	if err != nil {
-		a.refuse(w, err)
+		a.refuse(w, log, err)
 		return
 	}
 	start := time.Now()
 	answer, err := a.o.Committer.Commit(r.Context(), request)
 	if err != nil {
-		a.refuse(w, err)
+		a.refuse(w, log, err)
 		return
 	}
 	fields := []zap.Field{zap.Bool("replayed", answer.Replayed), zap.Int("statements", len(request.Statements)), zap.Duration("took", time.Since(start))}
 	if answer.Processed != nil {
 		fields = append(fields, zap.Int64("processed", *answer.Processed))
 	}
-	a.o.Log.Info("answered a commit", fields...)
+	log.Info("answered a commit", fields...)
 	a.answer(w, http.StatusOK, committed{
 		Committed: true, Replayed: answer.Replayed, Statements: answer.Statements, Result: answer.Result, Processed: answer.Processed,
 	})
 }
 
+// attemptLog names the attempt in each line, while there is one.
+func (a api) attemptLog() *zap.Logger {
+	w := a.o.Window()
+	if w.Attempt == 0 {
+		return a.o.Log
+	}
+	return a.o.Log.With(zap.String(logs.FieldExecutionID, w.ExecutionID), zap.Int(logs.FieldAttempt, w.Attempt))
+}
+
 // refuse answers with an error of package commit.
-func (a api) refuse(w http.ResponseWriter, err error) {
+func (a api) refuse(w http.ResponseWriter, log *zap.Logger, err error) {
 	e, ok := errors.AsType[*commit.Error](err)
 	if !ok {
-		a.o.Log.Error("a commit failed in an unforeseen way", zap.Error(err))
+		log.Error("a commit failed in an unforeseen way", zap.Error(err))
 		a.failf(w, codeInternal, "internal error; ask again, a commit is never made twice")
 		return
 	}
@@ -219,7 +230,7 @@ func (a api) refuse(w http.ResponseWriter, err error) {
 	if e.SQLState != "" {
 		fields = append(fields, zap.String("sqlstate", e.SQLState))
 	}
-	a.o.Log.Warn("refused a commit", fields...)
+	log.Warn("refused a commit", fields...)
 	a.fail(w, problem{Code: e.Code, Message: e.Message, Statement: e.Statement, SQLState: e.SQLState, Position: e.Position})
 }
 

@@ -34,7 +34,7 @@ func handler(f committer, log *zap.Logger) http.Handler {
 	return Handler(Options{
 		Token: token, MaxBody: 1 << 10, Committer: f, Log: log,
 		Window: func() Window {
-			return Window{JobName: "shop/order-sync", WindowStart: time.Date(2026, 11, 30, 13, 18, 0, 0, time.UTC), State: "held"}
+			return Window{JobName: "shop/order-sync", WindowStart: time.Date(2026, 11, 30, 13, 18, 0, 0, time.UTC), State: "held", ExecutionID: "e-1", Attempt: 3}
 		},
 	})
 }
@@ -106,7 +106,28 @@ func TestEveryRefusalHasItsStatus(t *testing.T) {
 		if strings.Contains(log.String(), "canary") || !strings.Contains(log.String(), "22P02") {
 			t.Errorf("log %s", log.String())
 		}
+		saysAttempt(t, log.String(), "refused a commit")
 	}
+}
+
+// Each line about a commit names the attempt that asked for it.
+func saysAttempt(t *testing.T, line, msg string) {
+	t.Helper()
+	var got struct {
+		Msg         string `json:"msg"`
+		ExecutionID string `json:"execution_id"`
+		Attempt     int    `json:"attempt"`
+	}
+	if err := json.Unmarshal([]byte(line), &got); err != nil || got.Msg != msg || got.ExecutionID != "e-1" || got.Attempt != 3 {
+		t.Errorf("log %s", line)
+	}
+}
+
+func TestAnAnsweredCommitIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	h := handler(func(context.Context, commit.Request) (commit.Answer, error) { return commit.Answer{}, nil }, logs.New(&log, zapcore.DebugLevel))
+	ask(t, h, "POST", "/v1/commit", "Bearer "+token, "{}")
+	saysAttempt(t, log.String(), "answered a commit")
 }
 
 func TestAPanicStaysInItsRequest(t *testing.T) {
