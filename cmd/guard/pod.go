@@ -38,6 +38,7 @@ type pod struct {
 	origin claim.Origin
 	name   string // for people
 	source func(context.Context) (string, error)
+	where  string // the source, for people
 	paths  paths
 	log    *zap.Logger
 }
@@ -72,7 +73,7 @@ func (p pod) open() (*opened, error) {
 	env := map[string]string{contract.EnvSocket: p.paths.apis, contract.EnvToken: store.Token()}
 	maps.Copy(env, o.loopback(store))
 
-	o.ledger = ledger.New(p.source, p.log, ledger.Application("onceguard-guard/"+p.name))
+	o.ledger = ledger.New(p.source, p.log, ledger.Application("onceguard-guard/"+p.name), ledger.ReadFrom(p.where))
 	o.guard = guard.New(guard.Options{
 		Conf: guard.Conf{
 			GuardConfig: p.config,

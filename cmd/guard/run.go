@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,7 +72,6 @@ func runCommand(ctx context.Context, args, env []string, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "guard run:", err)
 		return contract.ExitRefused
 	}
-	o.config.SecretKey = where // for messages: there is no Secret here
 
 	dir, err := os.MkdirTemp("", "onceguard-")
 	if err != nil {
@@ -81,7 +81,7 @@ func runCommand(ctx context.Context, args, env []string, stderr io.Writer) int {
 	defer func() { _ = os.RemoveAll(dir) }()
 	host, _ := os.Hostname()
 	p := pod{
-		config: o.config, name: host, source: source, log: logs.New(stderr, o.level),
+		config: o.config, name: host, source: source, where: where, log: logs.New(stderr, o.level),
 		origin: claim.Origin{Trigger: o.config.Trigger, Source: o.config.Source, WindowEnd: o.config.WindowEnd, Node: host},
 		paths:  paths{state: dir, execSocket: filepath.Join(dir, "exec.sock"), apis: filepath.Join(dir, "api.sock")},
 	}
@@ -122,10 +122,14 @@ func ledgerURL(file string, env func(string) string) (source func(context.Contex
 		file = env(envLedgerURLFile)
 	}
 	if file != "" {
+		where = fmt.Sprintf("file %q", file)
 		return func(context.Context) (string, error) {
 			b, err := os.ReadFile(file)
+			if path, ok := errors.AsType[*fs.PathError](err); ok {
+				err = fmt.Errorf("%s cannot be read: %w", where, path.Err)
+			}
 			return string(b), err
-		}, fmt.Sprintf("file %q", file), nil
+		}, where, nil
 	}
 	if url := env(envLedgerURL); url != "" {
 		return func(context.Context) (string, error) { return url, nil }, "environment variable " + envLedgerURL, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func sidecar(ctx context.Context, env func(string) string, at paths, stderr io.W
 	name := env(contract.EnvPodName)
 	p := pod{
 		config: config, origin: originOf(config, env), name: config.Namespace + "/" + name,
-		source: secretFile(config, at.ledger), paths: at, log: log,
+		source: secretFile(config, at.ledger), where: secretPlace(config), paths: at, log: log,
 	}
 	o, err := p.open()
 	if err != nil {
@@ -61,18 +62,22 @@ func originOf(c contract.GuardConfig, env func(string) string) claim.Origin {
 // kubelet would only say that a volume is missing, the guard can name the cure.
 func secretFile(c contract.GuardConfig, dir string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
-		key := c.SecretKey
-		if key == "" {
-			key = contract.LedgerKey
-		}
+		key := secretKey(c)
 		b, err := os.ReadFile(filepath.Join(dir, filepath.Base(key)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return "", fmt.Errorf("Secret %q in namespace %q is missing or has no key %q; create it: kubectl -n %s create secret generic %s --from-file=%s=FILE_WITH_THE_URL", //nolint:staticcheck // Secret is a name
 				c.Secret, c.Namespace, key, c.Namespace, c.Secret, key)
 		case err != nil:
-			return "", fmt.Errorf("key %q of Secret %q in namespace %q cannot be read: %w", key, c.Secret, c.Namespace, err)
+			return "", fmt.Errorf("%s cannot be read: %w", secretPlace(c), err)
 		}
 		return string(b), nil
 	}
+}
+
+func secretKey(c contract.GuardConfig) string { return cmp.Or(c.SecretKey, contract.LedgerKey) }
+
+// secretPlace names the place of the ledger's URL for people.
+func secretPlace(c contract.GuardConfig) string {
+	return fmt.Sprintf("key %q of Secret %q in namespace %q", secretKey(c), c.Secret, c.Namespace)
 }

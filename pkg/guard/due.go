@@ -43,7 +43,7 @@ func (m *step) claimDue() {
 }
 
 func (m *step) giveUpWaiting() {
-	text := m.say(TextAwayOver, m.trouble, m.conf.where())
+	text := m.say(TextAwayOver, m.trouble)
 	m.log(zapcore.WarnLevel, text)
 	m.refuseWaiting(contract.ExitRetry, text)
 }

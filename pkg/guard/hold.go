@@ -90,7 +90,7 @@ func (m *step) adoptAway(t *Trouble) {
 		m.awaySince = m.now
 	}
 	m.trouble = t.Text
-	m.waiting(zapcore.WarnLevel, m.say(TextAway, m.conf.ledgerDeadline(m.awaySince).UTC().Format(time.RFC3339), t.Text, m.conf.where()))
+	m.waiting(zapcore.WarnLevel, m.say(TextAway, m.conf.ledgerDeadline(m.awaySince).UTC().Format(time.RFC3339), t.Text))
 }
 
 // lost stops everything at once: another attempt may be running already. There is

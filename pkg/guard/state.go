@@ -75,14 +75,6 @@ func (c Conf) ledgerDeadline(since time.Time) time.Time {
 	}
 }
 
-// where names the place that the ledger's address is read from, for people.
-func (c Conf) where() string {
-	if c.Secret == "" {
-		return c.SecretKey
-	}
-	return `Secret "` + c.Namespace + "/" + c.Secret + `", key "` + c.SecretKey + `"`
-}
-
 // known says whether a counted container of that kind stands in the configuration.
 func (c Conf) known(k wire.Kind, name string) bool {
 	if k == wire.KindInit {

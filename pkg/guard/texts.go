@@ -92,12 +92,12 @@ var texts = map[Key]text{
 		"窗口 %[1]s 正由 %[3]s 的第 %[2]d 次尝试提交；等待其结果",
 	},
 	TextAway: {
-		"waiting for the ledger until %[1]s: %[2]s; its address is read from %[3]s",
-		"等待账本，直到 %[1]s：%[2]s；其地址读自 %[3]s",
+		"waiting for the ledger until %[1]s: %[2]s",
+		"等待账本，直到 %[1]s：%[2]s",
 	},
 	TextAwayOver: {
-		"gave up waiting for the ledger: %[1]s; its address is read from %[2]s; nothing was started",
-		"放弃等待账本：%[1]s；其地址读自 %[2]s；未启动任何程序",
+		"gave up waiting for the ledger, nothing was started: %[1]s",
+		"放弃等待账本，未启动任何程序：%[1]s",
 	},
 	TextAwayRunning: {
 		"heartbeat failed, the worker may run until %[1]s: %[2]s",

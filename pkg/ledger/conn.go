@@ -88,7 +88,7 @@ func dial(ctx context.Context, url, application string) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
 	if c.PgConn, err = pgconn.ConnectConfig(ctx, &cfg.Config); err != nil {
-		return nil, err
+		return nil, pgurl.Reason(err)
 	}
 	return c, nil
 }

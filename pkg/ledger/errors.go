@@ -32,8 +32,8 @@ var (
 	// long. Worth waiting; what was asked may or may not have happened.
 	ErrUnavailable = errors.New("the ledger is not available")
 	// ErrConfig: the URL, the login or the certificate is wrong. Waiting helps only when
-	// somebody mends the Secret meanwhile.
-	ErrConfig = errors.New("the ledger's connection is configured wrongly: look at its Secret")
+	// somebody mends the Secret (or the file) meanwhile; the text says which.
+	ErrConfig = errors.New("the ledger's connection is configured wrongly")
 )
 
 // sqlstates maps what the server says to what callers branch on. A class of two
@@ -87,6 +87,9 @@ func Translate(err error) error {
 			return err
 		case errors.Is(kind, ErrNotGranted) && pg.Hint != "":
 			return fmt.Errorf("%w: %w. %s", kind, err, pg.Hint)
+		case errors.Is(kind, ErrNotGranted):
+			// Without any grant the server knows neither the function nor the job.
+			return fmt.Errorf("%w: %w. As the owner of the ledger: kubectl onceguard grant ROLE NAMESPACE/NAME", kind, err)
 		case errors.Is(kind, ErrSchema):
 			return fmt.Errorf("%w: there is no ledger in this database, or an older one; migrate it with the owner's URL (kubectl onceguard migrate): %w", kind, err)
 		}

@@ -33,6 +33,7 @@ type Ledger struct {
 	source      func(context.Context) (string, error)
 	log         *zap.Logger
 	application string
+	where       string        // the source, for people
 	turn        chan struct{} // holds the connection's one token
 	conn        *Conn
 	used        time.Time
@@ -44,9 +45,13 @@ type Option func(*Ledger)
 // Application is the name in pg_stat_activity, like "onceguard-guard/<pod>".
 func Application(name string) Option { return func(l *Ledger) { l.application = name } }
 
+// ReadFrom names the place that the URL is read from, for people: errors that somebody
+// may mend there say so.
+func ReadFrom(where string) Option { return func(l *Ledger) { l.where = where } }
+
 // New makes a Ledger without connecting. source gives the URL and is asked again for
-// every connection, so that a Secret that was mended or rotated is seen; its error is
-// reported as ErrConfig.
+// every connection, so that a Secret that was mended or rotated is seen; its error names
+// the place and is reported as ErrConfig.
 func New(source func(context.Context) (string, error), log *zap.Logger, options ...Option) *Ledger {
 	l := &Ledger{source: source, log: log, application: "onceguard-guard", turn: make(chan struct{}, 1)}
 	l.turn <- struct{}{}
@@ -64,7 +69,15 @@ func (l *Ledger) Connect(ctx context.Context) (*Conn, error) {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	c, err := dial(ctx, url, l.application)
-	return c, Translate(err)
+	return c, l.placed(Translate(err))
+}
+
+// placed adds where the URL comes from.
+func (l *Ledger) placed(err error) error {
+	if err == nil || l.where == "" {
+		return err
+	}
+	return fmt.Errorf("%w (the ledger's URL is read from %s)", err, l.where)
 }
 
 // Close ends the connection; a later call makes a new one.
@@ -304,8 +317,11 @@ func (l *Ledger) turnFor(ctx context.Context, f func(context.Context, *Conn) ([]
 	if l.conn.IsClosed() {
 		l.conn = nil
 	}
+	if err = Translate(err); errors.Is(err, ErrSchema) {
+		return nil, l.placed(err) // perhaps it is another database that is meant
+	}
 	if err != nil {
-		return nil, Translate(err)
+		return nil, err
 	}
 	return &row{values: v}, nil
 }

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/onceguard/onceguard/pkg/claim"
@@ -60,8 +61,9 @@ func TestGrants(t *testing.T) {
 func TestTenantIsConfined(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
-	if _, url := grantee(t, w.url); !errors.Is(open(t, url).CheckSchema(ctx), ledger.ErrNotGranted) {
-		t.Error("a login without a grant may look")
+	_, stranger := grantee(t, w.url)
+	if err := open(t, stranger).CheckSchema(ctx); !errors.Is(err, ledger.ErrNotGranted) || !strings.Contains(err.Error(), "kubectl onceguard grant") {
+		t.Errorf("a login without any grant: %v", err)
 	}
 	role, url := grantee(t, w.url, "tenant/*")
 	c := session(t, url)
@@ -83,6 +85,13 @@ func TestTenantIsConfined(t *testing.T) {
 		_, err := c.Exec(ctx, sql, id...)
 		wantCode(t, err, "OG005")
 	}
+	// Both ways to grant it are named, with the login and the job, ready to be pasted.
+	_, err := open(t, url).Claim(ctx, request(w.a))
+	for _, cure := range []string{"kubectl onceguard grant '" + role + "' '" + w.a.Window.JobName + "'", "SELECT onceguard.grant_job('" + role + "', '" + w.a.Window.JobName + "')"} {
+		if !errors.Is(err, ledger.ErrNotGranted) || !strings.Contains(err.Error(), cure) || strings.HasSuffix(err.Error(), ";") {
+			t.Errorf("%v does not say %s", err, cure)
+		}
+	}
 
 	// An operator of the tenant's own must not stand for ours.
 	exec(t, w.owner, "CREATE SCHEMA evil")
@@ -90,7 +99,7 @@ func TestTenantIsConfined(t *testing.T) {
 	exec(t, c, "CREATE FUNCTION evil.yes(text, text) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'")
 	exec(t, c, "CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.yes)")
 	exec(t, c, "SET search_path = evil, pg_catalog")
-	_, err := c.Exec(ctx, "SELECT onceguard.begin($1, $2, $3)", id...)
+	_, err = c.Exec(ctx, "SELECT onceguard.begin($1, $2, $3)", id...)
 	wantCode(t, err, "OG005")
 	mine := attempt("tenant/a")
 	l := open(t, url)

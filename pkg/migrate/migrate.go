@@ -48,7 +48,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (from, to int, err err
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, pgurl.Reason(err)
 	}
 	defer closeConn(ctx, conn)
 	if err := checkServer(ctx, conn); err != nil {
@@ -198,7 +198,7 @@ func with(ctx context.Context, url string, f func(*pgx.Conn) error) error {
 	}
 	c, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return err
+		return pgurl.Reason(err)
 	}
 	defer closeConn(ctx, c)
 	return f(c)

@@ -28,7 +28,7 @@ BEGIN
                SELECT FROM pg_roles r WHERE r.rolname = g.role AND pg_has_role(session_user, r.oid, 'MEMBER'))))
     THEN
         RAISE EXCEPTION 'role "%" may not act for job "%"', session_user, check_call.job_name
-            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: SELECT onceguard.grant_job(%L, %L);', session_user, base);
+            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: kubectl onceguard grant %1$L %2$L, or in SQL: SELECT onceguard.grant_job(%1$L, %2$L)', session_user, base);
     END IF;
     -- A claim, heartbeat or release would hold its locks until a business transaction
     -- ends, and deadlock with a takeover.
