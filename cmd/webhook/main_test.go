@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,19 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	}
 	if o.namespace != "flag" || o.guard.Image != "g:1" || strings.Join(o.excluded, "|") != "a|b" || o.guard.Cluster != "eu" || o.guard.Resources.Limits.Memory().String() != "32Mi" || len(o.guard.Resources.Requests) != 0 {
 		t.Errorf("got %+v", o)
+	}
+}
+
+// The chart passes none by default, and says what then holds.
+func TestResourcesOfTheGuardByDefault(t *testing.T) {
+	o, err := serveOptions([]string{"--namespace=n", "--guard-image=g:1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := o.guard.Resources
+	got := []string{r.Requests.Cpu().String(), r.Requests.Memory().String(), r.Limits.Cpu().String(), r.Limits.Memory().String()}
+	if want := []string{"5m", "16Mi", "200m", "64Mi"}; !slices.Equal(got, want) {
+		t.Errorf("%v, but values.yaml says %v", got, want)
 	}
 }
 
