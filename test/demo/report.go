@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -37,15 +38,16 @@ func (d *demo) printTable() {
 }
 
 func (d *demo) printHints() {
-	fmt.Fprintf(d.out, `
-Still running, until Ctrl-C. In another terminal, with the environment that
-test/with-cluster.sh printed:
-  kubectl -n %[1]s patch cronjob %[2]s -p '{"spec":{"suspend":false}}'   # let it fire every minute
+	fmt.Fprint(d.out, "\nStill running, until Ctrl-C. Try in another terminal:\n")
+	if os.Getenv("ONCEGUARD_TEST_CLUSTER") != "" {
+		fmt.Fprintln(d.out, "  dist/cluster exec -- sh            # first: a shell in the cluster's network")
+	}
+	fmt.Fprintf(d.out, `  kubectl -n %[1]s patch cronjob %[2]s -p '{"spec":{"suspend":false}}'   # let it fire every minute
   kubectl -n %[1]s create job try --from=cronjob/%[2]s                   # a manual Job: the newest due window
   kubectl onceguard windows -n %[1]s
-  kubectl onceguard show %[3]s <window>
-  psql "%[4]s"                                                # then: select * from onceguard.windows;
-`, namespace, cronJob, jobName, d.ledger.OwnerURL)
+  kubectl onceguard show %[3]s latest
+  psql "$(kubectl -n %[4]s get secret onceguard-owner -o jsonpath='{.data.url}' | base64 -d)" -c 'select * from onceguard.windows'
+`, namespace, cronJob, jobName, bed.Namespace)
 }
 
 // explain prints what a person would look at first.
