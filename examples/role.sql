@@ -1,7 +1,21 @@
--- Run as the owner of the business database:
---   psql "$(cat owner.url)" -f role.sql
--- The login needs no right on the schema onceguard: it is granted jobs instead, by
+-- Tables of the business, and a login that may do just what the jobs' SQL needs.
+-- For an administrator of Postgres: the owner of a database may as a rule not make
+-- logins. Running it again changes nothing.
+--   psql "$ADMIN_URL" -f role.sql               with the business database in the URL
+--   psql "$ADMIN_URL" -c '\password shop_jobs'  asks for the password, sends only its hash
+-- Until it has a password the login cannot be used. The same one goes into the URL of
+-- ledger-secret.yaml. No right on the schema onceguard is needed: the login is granted
+-- jobs instead, with the URL of the database's owner:
 --   kubectl onceguard grant shop_jobs 'shop/*' --ledger-url-file owner.url
+\set ON_ERROR_STOP on
+BEGIN;
+
+SELECT 'CREATE ROLE shop_jobs LOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'shop_jobs') \gexec
+
+-- The tables belong to the database's owner, whoever runs this.
+SELECT format('SET LOCAL ROLE %I', pg_get_userbyid(datdba))
+FROM pg_database WHERE datname = current_database() \gexec
 
 CREATE TABLE IF NOT EXISTS balance (
   account text PRIMARY KEY,
@@ -14,7 +28,6 @@ CREATE TABLE IF NOT EXISTS booking (
 );
 INSERT INTO balance (account) VALUES ('daily-credit') ON CONFLICT DO NOTHING;
 
--- Give it a password of your own, e.g. with psql's \password shop_jobs.
-CREATE ROLE shop_jobs LOGIN;
 GRANT SELECT, UPDATE ON balance TO shop_jobs;
 GRANT INSERT ON booking TO shop_jobs;
+COMMIT;
