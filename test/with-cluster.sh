@@ -3,7 +3,7 @@
 #
 # With KUBECONFIG set that is your own cluster; its nodes must be able to run the
 # images named by ONCEGUARD_GUARD_IMAGE and ONCEGUARD_WEBHOOK_IMAGE (make images, then
-# push or load them) and ONCEGUARD_WORKER_IMAGE (a busybox).
+# push or load them) and ONCEGUARD_WORKER_IMAGE (a busybox). kubectl is your own.
 # Otherwise a private one is built, started and taken down again (test/cluster). It
 # stays up with ONCEGUARD_KEEP=1, or when it was up before.
 set -eu
@@ -15,6 +15,9 @@ if [ -n "${KUBECONFIG-}" ]; then
   : "${ONCEGUARD_WORKER_IMAGE:=busybox:1.37}"
   export ONCEGUARD_WORKER_IMAGE
   command -v helm >/dev/null || PATH=$PATH:$(dirname "$(test/tools.sh helm)")
+  # kubectl finds its plugin here, built from this tree for this machine.
+  make -s plugin
+  PATH=$PWD/dist:$PATH
   exec "$@"
 fi
 
