@@ -348,8 +348,10 @@ func TestWhereTheLedgerIs(t *testing.T) {
 	// A job's full name says where its Secret is, from any namespace; -n wins.
 	elsewhere := []string{"--kubeconfig", kubeconfig, "--context", "away"}
 	for _, args := range [][]string{
-		{"show", "shop/order-sync", "latest"}, {"windows", "--job", "shop/order-sync"},
-		{"show", "shop/order-sync", "latest", "-n", "shop"}, {"show", "bank/interest", "latest", "-n", "shop"},
+		{"show", "shop/order-sync", "latest"},
+		{"windows", "--job", "shop/order-sync"},
+		{"show", "shop/order-sync", "latest", "-n", "shop"},
+		{"show", "bank/interest", "latest", "-n", "shop"},
 	} {
 		plugin(t, nil, append(args, elsewhere...)...).ok(t)
 	}
