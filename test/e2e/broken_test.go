@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -301,7 +302,7 @@ func scale(t *testing.T, replicas int32) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	patch := `{"spec":{"replicas":` + string(rune('0'+replicas)) + `}}`
+	patch := `{"spec":{"replicas":` + strconv.Itoa(int(replicas)) + `}}`
 	if _, err := cluster.Kubectl(ctx, "patch", "deployment", "onceguard-webhook", "-n", bed.Namespace, "-p", patch); err != nil {
 		t.Fatal(err)
 	}
