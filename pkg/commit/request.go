@@ -45,8 +45,8 @@ const (
 	maxArgs       = 65535
 )
 
-// Parse reads a request. Its errors are *Error with the code Invalid and name the
-// field, or the statement by its index.
+// Parse reads a request. Its errors are *Error with the code Invalid, or Forbidden for a
+// statement that would end the transaction, and name the field, or the statement by its index.
 func Parse(body []byte) (Request, error) {
 	var r Request
 	if !utf8.Valid(body) {
@@ -93,6 +93,9 @@ func (r Request) validate() error {
 			return invalid("statements[%d].args has %d elements, Postgres takes %d", i, len(s.Args), maxArgs).at(i)
 		case s.ExpectRows != nil && *s.ExpectRows < 0:
 			return invalid("statements[%d].expect_rows is %d, it must not be negative", i, *s.ExpectRows).at(i)
+		}
+		if err := s.control(i); err != nil {
+			return err
 		}
 		if _, err := s.arguments(i); err != nil {
 			return err

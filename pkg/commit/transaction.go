@@ -30,7 +30,8 @@ const commitWait = 30 * time.Second
 
 // forbidden are the commands that would end the transaction, or outlive it in a session
 // that a pooler gives to somebody else. They are told by their command tag, which
-// no spelling can disguise, before COMMIT is sent.
+// no spelling can disguise, before COMMIT is sent. For those that end the transaction this
+// is the second line: they are not sent at all (keyword.go).
 var forbidden = []string{
 	"BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE",
 	"PREPARE TRANSACTION", "COMMIT PREPARED", "ROLLBACK PREPARED",
@@ -49,6 +50,9 @@ func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Requ
 	b.ExecParams(ledger.Isolation, nil, nil, nil, nil)
 	b.ExecParams(ledger.BeginSQL, ledger.BeginArgs(a), nil, nil, nil)
 	for i, s := range r.Statements {
+		if err := s.control(i); err != nil {
+			return nil, err
+		}
 		args, err := s.arguments(i)
 		if err != nil {
 			return nil, err
@@ -168,7 +172,7 @@ func explainFailure(err error, index, statements int) *Error {
 		}
 		return newError(Invalid, err, "the ledger refused the completion: %s", pg.Message).state(pg)
 	case errors.Is(err, ledger.ErrNotBegun):
-		return newError(Forbidden, err, "statements[%d] would end the transaction (COMMIT, PREPARE TRANSACTION, SET CONSTRAINTS ALL IMMEDIATE) or calls the ledger itself; the endpoint does both, leave it out; nothing is committed", index).at(index).state(pg)
+		return newError(Forbidden, err, "statements[%d] fires the commit barrier early (SET CONSTRAINTS ALL IMMEDIATE) or calls the ledger itself; leave it out; nothing is committed", index).at(index).state(pg)
 	case temporary(pg):
 		return newError(Unavailable, err, "statements[%d]: %s; nothing is committed, ask again", index, pg.Message).at(index).state(pg)
 	default:
