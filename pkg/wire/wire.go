@@ -6,7 +6,7 @@
 //
 //	wrapper                               guard
 //	hello {container, kind}  ->
-//	                         <-  wait {message}            zero or more, for the log
+//	                         <-  wait {message}            zero or more: still alive, and why
 //	                         <-  run {env, trustMs, graceMs} | skip {message} | refuse {message, code}
 //	started {pid}            ->
 //	                         <-  trust {trustMs, graceMs}  zero or more: the right goes on, at each heartbeat
@@ -16,8 +16,9 @@
 //	                         <-  wait {message}            zero or more: still recording, be patient
 //	                         <-  ack {code, message}       recorded; the container ends with code
 //
-// The guard answers hello at once, if only with wait: a wrapper that hears nothing
-// at all takes the guard for dead.
+// The guard answers hello at once, with wait when there is no verdict yet, and says
+// wait again at least every WaitEvery until there is one: a wrapper that hears nothing
+// for much longer takes the guard for dead.
 //
 // # Trust
 //
@@ -48,8 +49,8 @@
 // # Endings
 //
 // The code of ack is the container's exit code. After stop the container ends with
-// contract.ExitRetry when the ack only repeats the code of exit. A guard that needs
-// longer than 30 s to record an exit says wait from time to time.
+// contract.ExitRetry when the ack only repeats the code of exit. A guard that cannot
+// record an exit at once says wait every 10 s or so: the wrapper's patience is 30 s.
 //
 // The package depends on the standard library only and does no I/O of its own.
 package wire
@@ -57,6 +58,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 )
 
 // Version of the protocol; a guard refuses another one in hello.
@@ -64,6 +66,10 @@ const Version = 1
 
 // MaxLine bounds one message in bytes, both ways.
 const MaxLine = 1 << 20
+
+// WaitEvery is the longest time between two words of the guard to a wrapper that
+// waits for its verdict.
+const WaitEvery = 30 * time.Second
 
 // Kind of process that says hello.
 type Kind string

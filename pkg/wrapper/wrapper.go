@@ -33,9 +33,9 @@ type Options struct {
 	// TerminationLog is where the reason is left when the container ends otherwise
 	// than by its worker; empty for nowhere. The file is never created.
 	TerminationLog string
-	// GuardWait bounds the time without any guard before the verdict; 0 means
-	// DefaultGuardWait. Once a connected guard has said a word there is no bound but
-	// its own.
+	// GuardWait bounds the time without a word from any guard before the verdict; 0
+	// means DefaultGuardWait. From a connected guard that has spoken it is at least
+	// twice wire.WaitEvery. As long as the guard speaks there is no bound but its own.
 	GuardWait time.Duration
 	// AckWait bounds the wait for the ack of an exit, counted from the end of trust or
 	// from the guard's last word; 0 means DefaultAckWait. After a stop it is at most 10s.
@@ -52,6 +52,8 @@ const (
 	stopAckWait = 10 * time.Second
 	// trustGrace is between TERM and KILL at the end of trust, when the guard named none.
 	trustGrace = 500 * time.Millisecond
+	// frozen is how late a timer fires only in a program that was itself stopped.
+	frozen = time.Second
 )
 
 // Run does all of it and gives the code to exit with. It catches the program's
@@ -69,6 +71,7 @@ func Run(ctx context.Context, o Options) int {
 	if s.o.AckWait <= 0 {
 		s.o.AckWait = DefaultAckWait
 	}
+	s.silence = max(s.o.GuardWait, 2*wire.WaitEvery)
 	s.link = newLink(o.Socket, s.hello)
 	defer s.link.close()
 
@@ -89,6 +92,8 @@ type session struct {
 	o    Options
 	log  journal
 	link *link
+	// silence is how long a guard that has spoken may say nothing before its verdict.
+	silence time.Duration
 
 	proc *supervise.Process // nil before the start
 }
@@ -104,8 +109,16 @@ func (s *session) hello() wire.Message {
 // verdict waits until the guard has decided. decided is false when the command is to
 // run, and then run is that message; else the container ends with code.
 func (s *session) verdict(ctx context.Context, caught <-chan os.Signal) (run wire.Message, code int, decided bool) {
-	absent := time.NewTimer(s.o.GuardWait) // runs while there is no guard
+	// absent fires when nothing was heard for as long as bound: no guard, or a frozen one.
+	absent := stoppedTimer()
 	defer absent.Stop()
+	var bound time.Duration
+	var due time.Time
+	patience := func(d time.Duration) {
+		bound, due = d, time.Now().Add(d)
+		absent.Reset(d)
+	}
+	patience(s.o.GuardWait)
 	said := ""
 	for {
 		select {
@@ -117,10 +130,9 @@ func (s *session) verdict(ctx context.Context, caught <-chan os.Signal) (run wir
 			}
 			if e.err != nil {
 				s.link.drop(e.err)
-				absent.Reset(s.o.GuardWait)
 				continue
 			}
-			absent.Stop()
+			patience(s.silence)
 			s.link.heard()
 			s.log.name(e.msg.Env)
 			switch m := e.msg; m.Type {
@@ -154,12 +166,16 @@ func (s *session) verdict(ctx context.Context, caught <-chan os.Signal) (run wir
 		case <-ctx.Done():
 			return run, s.leave(syscall.SIGTERM), true
 		case <-absent.C:
+			if time.Since(due) > frozen { // what the guard said meanwhile lies unread
+				patience(bound)
+				continue
+			}
 			why := "it took the connection and said nothing"
 			if !s.link.connected() {
 				why = s.link.lost.Error()
 			}
 			s.refused("error", fmt.Sprintf("no guard answered at %s for %s, so nothing was run: %s. "+
-				"Look at the log of container %q of this pod.", s.o.Socket, s.o.GuardWait, why, contract.ContainerGuard))
+				"Look at the log of container %q of this pod.", s.o.Socket, bound, why, contract.ContainerGuard))
 			return run, contract.ExitRetry, true
 		}
 	}

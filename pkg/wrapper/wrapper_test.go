@@ -2,7 +2,10 @@ package wrapper
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -41,6 +44,80 @@ func TestTrustThatComesTooLateIsNotTaken(t *testing.T) {
 	r.trusted(wire.Message{Type: wire.TypeTrust, TrustMS: 60_000})
 	if r.trustEnd != past {
 		t.Error("a heartbeat after the end was taken")
+	}
+}
+
+// A guard that spoke and froze is given up; one that goes on speaking never is.
+func TestTheGuardIsGivenUpWhenItFallsSilent(t *testing.T) {
+	for _, speaks := range []int{1, 8} {
+		socket := filepath.Join(t.TempDir(), "s")
+		ln, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const silence = 400 * time.Millisecond
+		said := make(chan int, 1)
+		go func() {
+			n := 0
+			defer func() { said <- n }()
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			for ; n < speaks; n++ {
+				if n > 0 {
+					time.Sleep(silence / 4)
+				}
+				if _, err := io.WriteString(conn, `{"type":"wait","message":"w"}`+"\n"); err != nil {
+					return
+				}
+			}
+			_, _ = io.Copy(io.Discard, conn) // open, and silent
+		}()
+		var out bytes.Buffer
+		s := &session{
+			o:   Options{Socket: socket, Container: "main", Kind: wire.KindWorker, GuardWait: time.Minute},
+			log: journal{to: &out}, silence: silence,
+		}
+		s.link = newLink(socket, s.hello)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, code, decided := s.verdict(ctx, nil)
+		cancel()
+		s.link.close()
+		_ = ln.Close()
+		if n := <-said; n != speaks {
+			t.Errorf("given up after %d of %d words", n, speaks)
+		}
+		if !decided || code != contract.ExitRetry || !strings.Contains(out.String(), "said nothing") {
+			t.Errorf("code %d, decided %v: %s", code, decided, out.String())
+		}
+	}
+}
+
+// Connections that break without a word are no guard.
+func TestAGuardThatOnlyHangsUpIsGivenUp(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	s := &session{o: Options{Socket: socket, Kind: wire.KindWorker, GuardWait: lastPause + lastPause/2}, log: journal{to: io.Discard}}
+	s.link = newLink(socket, s.hello)
+	defer s.link.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, code, decided := s.verdict(ctx, nil); !decided || code != contract.ExitRetry {
+		t.Errorf("code %d, decided %v", code, decided)
 	}
 }
 
