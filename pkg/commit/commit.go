@@ -25,8 +25,9 @@ type Ledger interface {
 // Holder is the guard, which holds the attempt.
 type Holder interface {
 	// Held gives the attempt that may commit now, and a channel that is closed when it
-	// may no longer; ok is false while none is held. The window is always given.
-	Held() (a claim.Attempt, lost <-chan struct{}, ok bool)
+	// may no longer; held is false while there is none, and pending then says that there
+	// may be one as soon as the ledger has answered. The window is always given.
+	Held() (a claim.Attempt, lost <-chan struct{}, held, pending bool)
 	// Committed saves that id completed the window.
 	Committed(ctx context.Context, id uuid.UUID) error
 	// Fenced stops the worker of id, which lost the window.
@@ -91,27 +92,47 @@ func (c *Committer) Commit(ctx context.Context, r Request) (Answer, error) {
 	defer func() { c.turn <- struct{}{} }()
 
 	if u := c.unknown; u != nil {
-		if err := c.settle(ctx, *u); !errors.Is(err, errCommitted) && !hasCode(err, NotCommitted) {
+		if err := c.settle(ctx, *u); !errors.Is(err, errCommitted) && !hasCode(err, NotCommitted) && !c.past(err, *u) {
 			return Answer{}, err
 		}
 	}
-	a, lost, ok := c.holder.Held()
-	if !ok {
+	a, lost, held, pending := c.holder.Held()
+	switch {
+	case held:
+	case pending:
+		return c.replay(ctx, a.Window, r, newError(Unavailable, nil, "the guard is asking the ledger whether this pod holds window %s; nothing is committed, ask again", a.Window))
+	default:
 		return c.replay(ctx, a.Window, r, newError(NoAttempt, nil, "this pod holds no attempt at window %s now; nothing is committed", a.Window))
 	}
 	answer, err := c.attempt(ctx, a, lost, r)
 	switch e := (*Error)(nil); {
 	case err == nil:
-		c.note(ctx, "committed", c.holder.Committed(ctx, a.ExecutionID))
+		c.committed(ctx, a.ExecutionID)
 		return answer, nil
 	case errors.Is(err, errUnknown):
-		return c.find(ctx, a, answer, err)
+		c.log.Warn("the outcome of COMMIT is not known and is being resolved", zap.Error(ledger.Translate(err)))
+		if err := c.resolve(ctx, a); !errors.Is(err, errCommitted) {
+			return Answer{}, err
+		}
+		return answer, nil
 	case errors.As(err, &e) && e.Code == OtherRequest:
+		// Perhaps by this very attempt, and the guard does not know: it was killed at COMMIT,
+		// or the worker has used a driver of its own.
+		if err := c.resolve(ctx, a); !errors.Is(err, errCommitted) && !hasCode(err, FenceLost) {
+			return Answer{}, err
+		}
 		return c.replay(ctx, a.Window, r, e)
 	case errors.As(err, &e) && (e.Code == FenceLost || e.Code == Closed):
-		c.note(ctx, "fence lost", c.holder.Fenced(ctx, a.ExecutionID))
+		c.fenced(ctx, a.ExecutionID)
 	}
 	return Answer{}, err
+}
+
+// past says whether the unknown COMMIT belonged to an attempt that has lost the window
+// and that another one of this pod has followed.
+func (c *Committer) past(err error, u unknown) bool {
+	a, _, held, _ := c.holder.Held()
+	return hasCode(err, FenceLost) && held && a.ExecutionID != u.attempt.ExecutionID
 }
 
 // attempt makes one transaction on a connection of its own: what a worker's statements
@@ -154,14 +175,10 @@ func (c *Committer) attempt(ctx context.Context, a claim.Attempt, lost <-chan st
 	return answer, commit(ctx, conn)
 }
 
-// find asks what became of a COMMIT.
-func (c *Committer) find(ctx context.Context, a claim.Attempt, answer Answer, cause error) (Answer, error) {
-	c.log.Warn("the outcome of COMMIT is not known and is being resolved", zap.Error(ledger.Translate(cause)))
+// resolve asks what became of a COMMIT of a; see settle.
+func (c *Committer) resolve(ctx context.Context, a claim.Attempt) error {
 	c.unknown = &unknown{attempt: a, next: uuid.New()}
-	if err := c.settle(ctx, *c.unknown); !errors.Is(err, errCommitted) {
-		return Answer{}, err
-	}
-	return answer, nil
+	return c.settle(ctx, *c.unknown)
 }
 
 // errCommitted: the resolve found the commit.
@@ -183,15 +200,15 @@ func (c *Committer) settle(ctx context.Context, u unknown) error {
 			c.log.Warn("resolving a commit failed", zap.Error(err))
 		case r == claim.ResolvedCommitted:
 			c.unknown = nil
-			c.note(ctx, "committed", c.holder.Committed(ctx, u.attempt.ExecutionID))
+			c.committed(ctx, u.attempt.ExecutionID)
 			return errCommitted
 		case r == claim.ResolvedNotCommitted:
 			c.unknown = nil
-			c.note(ctx, "replaced", c.holder.Replaced(ctx, u.attempt.ExecutionID, u.next))
+			c.note("replaced", c.holder.Replaced(context.WithoutCancel(ctx), u.attempt.ExecutionID, u.next))
 			return newError(NotCommitted, nil, "the connection was lost and nothing is committed; send the same request again")
 		case r == claim.ResolvedLost:
 			c.unknown = nil
-			c.note(ctx, "fence lost", c.holder.Fenced(ctx, u.attempt.ExecutionID))
+			c.fenced(ctx, u.attempt.ExecutionID)
 			return newError(FenceLost, nil, "this attempt no longer holds the window; the worker should stop")
 		}
 		select {
@@ -206,13 +223,18 @@ func (c *Committer) settle(ctx context.Context, u unknown) error {
 func (c *Committer) replay(ctx context.Context, w window.Window, r Request, otherwise *Error) (Answer, error) {
 	s, err := c.ledger.Stored(ctx, w)
 	switch {
-	case err != nil && otherwise.Code == NoAttempt:
+	case err != nil && otherwise.Code != OtherRequest:
 		return Answer{}, otherwise
 	case err != nil:
 		return Answer{}, newError(Unavailable, err, "the window is completed, but how cannot be read now; ask again: %s", err)
 	case s.Status != claim.Completed:
 		return Answer{}, otherwise
 	case s.RequestDigest == r.Digest():
+		// Resolve makes it safe first: the commit may be one that no standby has yet.
+		old := claim.Attempt{Window: w, ExecutionID: s.ExecutionID}
+		if found, err := c.ledger.Resolve(ctx, old, uuid.New()); err != nil || found != claim.ResolvedCommitted {
+			return Answer{}, newError(Unavailable, err, "the window is completed by this request, but whether a failover could lose it is not known yet; ask again")
+		}
 		return Answer{Replayed: true, Result: s.Result, Processed: s.Processed}, nil
 	case s.PayloadDigest != r.PayloadDigest():
 		return Answer{}, newError(OtherPayload, nil, "window %s was completed with payload %s, this request has %s",
@@ -228,9 +250,18 @@ func orNone(digest string) string {
 	return digest
 }
 
+// committed and fenced tell the guard, whatever has become of the client.
+func (c *Committer) committed(ctx context.Context, id uuid.UUID) {
+	c.note("committed", c.holder.Committed(context.WithoutCancel(ctx), id))
+}
+
+func (c *Committer) fenced(ctx context.Context, id uuid.UUID) {
+	c.note("fence lost", c.holder.Fenced(context.WithoutCancel(ctx), id))
+}
+
 // note logs that the guard could not be told. It is no reason to answer otherwise: the
-// ledger has the truth.
-func (c *Committer) note(_ context.Context, what string, err error) {
+// ledger has the truth, and the guard asks it before it judges an exit.
+func (c *Committer) note(what string, err error) {
 	if err != nil {
 		c.log.Warn(fmt.Sprintf("the guard could not be told: %s", what), zap.Error(err))
 	}

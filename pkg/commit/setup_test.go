@@ -29,28 +29,34 @@ type holder struct {
 	id        uuid.UUID
 	next      uuid.UUID
 	held      bool
+	pending   bool
 	committed bool
 	fenced    bool
 	lost      chan struct{}
 }
 
-func (h *holder) Held() (claim.Attempt, <-chan struct{}, bool) {
+func (h *holder) Held() (a claim.Attempt, lost <-chan struct{}, held, pending bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return claim.Attempt{Window: theWindow, ExecutionID: h.id}, h.lost, h.held && !h.committed
+	return claim.Attempt{Window: theWindow, ExecutionID: h.id}, h.lost, h.held && !h.committed && !h.pending, h.pending
 }
 
-func (h *holder) Committed(_ context.Context, id uuid.UUID) error {
+func (h *holder) Committed(ctx context.Context, id uuid.UUID) error {
+	if ctx.Err() != nil { // as the guard does
+		return ctx.Err()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.committed = h.committed || id == h.id
 	return nil
 }
 
-func (h *holder) Fenced(context.Context, uuid.UUID) error {
+func (h *holder) Fenced(_ context.Context, id uuid.UUID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.fenced, h.held = true, false
+	if id == h.id {
+		h.fenced, h.held = true, false
+	}
 	return nil
 }
 

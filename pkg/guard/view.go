@@ -25,6 +25,10 @@ type View struct {
 // holding says whether the local endpoint may commit.
 func (v View) holding() bool { return v.Phase == Held && !v.Committed }
 
+// pending says whether it is not known yet if the attempt is held: the guard has just
+// been started, or asks the ledger.
+func (v View) pending() bool { return v.Phase == "" || v.Phase == Claiming || v.Phase == Adopting }
+
 // publish renews the view after a step; only the loop calls it.
 func (g *Guard) publish() {
 	s := g.state
@@ -56,10 +60,11 @@ func (g *Guard) publish() {
 func (g *Guard) View() View { return *g.view.Load() }
 
 // Held gives the attempt that may commit now and a channel that is closed when it
-// may no longer. ok is false while none is held.
-func (g *Guard) Held() (a claim.Attempt, lost <-chan struct{}, ok bool) {
+// may no longer. held is false while there is none; pending then says that there may be
+// one as soon as the ledger has answered.
+func (g *Guard) Held() (a claim.Attempt, lost <-chan struct{}, held, pending bool) {
 	v := g.view.Load()
-	return g.attempt(v.ExecutionID), v.lost, v.holding()
+	return g.attempt(v.ExecutionID), v.lost, v.holding(), v.pending()
 }
 
 // Committed tells that id completed the window through the local endpoint. When it
