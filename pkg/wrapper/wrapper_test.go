@@ -108,6 +108,7 @@ func TestAGuardThatOnlyHangsUpIsGivenUp(t *testing.T) {
 			if err != nil {
 				return
 			}
+			_, _ = conn.Read(make([]byte, 1)) // the hello
 			_ = conn.Close()
 		}
 	}()
