@@ -23,7 +23,7 @@ var ErrInvalid = errors.New("the connection URL is not valid")
 const (
 	form  = "postgres://user:password@host:5432/database?sslmode=verify-full"
 	shape = "it must look like " + form +
-		"; in a password write # as %23, / as %2F, ? as %3F, @ as %40, % as %25 and a space as %20"
+		"; in a password or a parameter write # as %23, & as %26, / as %2F, ? as %3F, @ as %40, % as %25 and a space as %20"
 )
 
 // Parse reads a URL, ignoring white space around it (a trailing newline is common in
@@ -36,13 +36,14 @@ func Parse(text, application string) (*pgx.ConnConfig, error) {
 	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
 		return nil, fmt.Errorf("%w: it must begin with postgres:// and look like %s", ErrInvalid, form)
 	}
+	if misread(text) { // before pgx opens the files that it names
+		return nil, fmt.Errorf("%w: %s", ErrInvalid, shape)
+	}
 	cfg, err := pgx.ParseConfig(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, explain(err))
 	}
-	// An unescaped @ in the password moves its rest into the host, where every message
-	// about the network would show it.
-	if strings.Contains(cfg.Host, "@") {
+	if !query(text, cfg) {
 		return nil, fmt.Errorf("%w: %s", ErrInvalid, shape)
 	}
 	if cfg.ConnectTimeout <= 0 {
@@ -54,6 +55,35 @@ func Parse(text, application string) (*pgx.ConnConfig, error) {
 	// No named prepared statements: they break behind a pooler in transaction mode.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return cfg, nil
+}
+
+// misread says whether pgx would take a piece of an unescaped password for something
+// else, which messages about the connection then show: the host, the port, the database
+// or a parameter. pgx ends the password at the first @, unless a / comes before it, and
+// drops spaces around it. So the only @ must come before any /: all of the password
+// stands before it, as every URL with a password has one behind it.
+func misread(text string) bool {
+	_, rest, _ := strings.Cut(text, "://")
+	before, after, found := strings.Cut(rest, "@")
+	return found && (strings.Contains(before, "/") || strings.Contains(after, "@")) ||
+		strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f })
+}
+
+// query says whether the parameters can be told from a password that is one of them:
+// an unescaped & would begin a parameter, whose name the server repeats if it does not
+// know it. Beside a password only well-known names are taken.
+func query(text string, cfg *pgx.ConnConfig) bool {
+	if !strings.Contains(text, "password=") {
+		return true
+	}
+	for name := range cfg.RuntimeParams {
+		switch strings.ToLower(name) {
+		case "application_name", "options", "client_encoding", "timezone", "search_path", "statement_timeout", "lock_timeout":
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // explain says what is wrong without the texts of pgx and net/url, which repeat the

@@ -2,6 +2,8 @@ package pgurl_test
 
 import (
 	"errors"
+	"math/rand/v2"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +31,86 @@ func TestUnescapedPasswords(t *testing.T) {
 		cfg, err := pgurl.Parse("postgres://u:"+password+"@db:5432/app?sslmode=disable", "prog")
 		if err != nil || cfg.Password != password || cfg.Host != "db" || cfg.Database != "app" {
 			t.Errorf("%s: %v", password, err)
+		}
+	}
+}
+
+// No piece of an unescaped password becomes the host, the database or anything else that
+// messages show: it is taken whole, or refused by a text that does not depend on it.
+func unescaped(t *testing.T, password string) {
+	t.Helper()
+	_, refusal := pgurl.Parse("postgres://u:a b@db/app", "prog")
+	for _, around := range [][2]string{
+		{"postgres://u:", "@db:5432/app?sslmode=disable"},
+		{"postgres://u:", "@db/app"},
+		{"postgres://u:", "@db"},
+		{"postgresql://u:", "@db,db:5432/app?options=-cx%3D1&sslmode=disable"},
+		{"postgres://db/app?sslmode=disable&user=u&password=", "&connect_timeout=7"},
+	} {
+		cfg, err := pgurl.Parse(around[0]+password+around[1], "prog")
+		if err != nil {
+			if !errors.Is(err, pgurl.ErrInvalid) || err.Error() != refusal.Error() {
+				t.Errorf("%q in %q: %v", password, around, err)
+			}
+			continue
+		}
+		want, err := url.PathUnescape(password) // nobody can tell %41 from A
+		if err != nil {
+			want = password
+		}
+		delete(cfg.RuntimeParams, "options")
+		delete(cfg.RuntimeParams, "application_name")
+		shown := []string{cfg.User, cfg.Host, cfg.Database}
+		for _, f := range cfg.Fallbacks {
+			shown = append(shown, f.Host)
+		}
+		for _, s := range shown {
+			if s != "u" && s != "db" && s != "app" && (s != "" || strings.HasSuffix(around[1], "app")) {
+				t.Errorf("%q in %q is shown as %q", password, around, s)
+			}
+		}
+		if cfg.Password != want || cfg.Port != 5432 || len(cfg.RuntimeParams) != 0 {
+			t.Errorf("%q in %q: password %q, port %d, parameters %v", password, around, cfg.Password, cfg.Port, cfg.RuntimeParams)
+		}
+	}
+}
+
+func TestNoPieceOfAPasswordIsShown(t *testing.T) {
+	t.Setenv("PGDATABASE", "")
+	for _, password := range []string{
+		"/S3cretRest", "12/S3cretRest", "12/S3cret?Rest", "/S3cret?Rest=x", "/a@b", "a@b/c", "S3cret@h/x", "S3c@ret:12", "S3c@ret,Rest",
+		"S3c@ret?Re=st", "S3c@[ret", "S3c@ret?sslrootcert=/Rest", "[S3c/ret]", " S3cret ", "\tS3cret", "S3cret\x00", "S3c#ret/Rest", "S3c%zzret", "S3c%",
+		"S3c%2Fret/x", "S3c&ret", "S3c&Re=st", "S3c=ret", "a,b:12/S3cret", "12,13/S3cret", "12#/S3cret", "窗/口@x",
+	} {
+		unescaped(t, password)
+	}
+	const signs = "/@:?#%[]& =,+;\\\"'~.$!*()<>|^`{}-_09aFzé\n"
+	letters := []rune(signs)
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		password := make([]rune, 1+random.IntN(16))
+		for i := range password {
+			password[i] = letters[random.IntN(len(letters))]
+		}
+		unescaped(t, string(password))
+	}
+}
+
+func FuzzUnescapedPassword(f *testing.F) {
+	f.Add("12/S3cretRest")
+	f.Add("S3c@ret?Re=st")
+	f.Fuzz(func(t *testing.T, password string) { unescaped(t, password) })
+}
+
+// What has an @ or a / where it belongs stays valid.
+func TestOrdinaryURLsAreTaken(t *testing.T) {
+	for _, text := range []string{
+		"postgres://db/app", "postgres://u@db/app", "postgres://u:p%2F%40@db,db2:5433/app?search_path=a&my.setting=1",
+		"postgres://u:p@[::1]:5432/app", "postgres:///app?host=/run/postgresql&user=u", "postgres://u%40tenant:p@db/app",
+		"postgres://db/app?user=u&password=p%26x&application_name=mine&sslmode=disable",
+	} {
+		if _, err := pgurl.Parse(text, "prog"); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
