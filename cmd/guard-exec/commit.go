@@ -27,7 +27,8 @@ const commitUsage = `guard-exec commit sends business writes to the guard, which
       --processed N     how many items were processed, for the record
       --file PATH|-     the whole request as JSON from a file or stdin; --payload, --result, --processed may add to it
       --complete-only   no statements: just complete the window, with what the other flags say of it
-      --timeout D       how long to ask again while the outcome is open (30s)
+      --timeout D       how long to look for the guard and to ask again while the outcome is open (30s);
+                        a request that the guard is working on is waited for, however long it takes
 
 One of --sql, --file and --complete-only says what is to be committed. The answer is printed as JSON. Exit codes: 0 committed, now or before; 1 refused, the answer says why;
 75 not now, or the outcome is not known: run the same command again, nothing is done twice.
@@ -80,6 +81,8 @@ func status(ctx context.Context, args, env []string, stdout io.Writer) (int, err
 		return 0, err
 	}
 	r.method, r.path = "GET", "/v1/window"
+	ctx, cancel := context.WithTimeout(ctx, timeout) // here also of the answer
+	defer cancel()
 	return ask(ctx, r, timeout, stdout)
 }
 
@@ -105,17 +108,20 @@ func endpoint(env []string) (request, error) {
 	return r, nil
 }
 
-// ask sends r until an answer is final or timeout has passed.
+// ask sends r until an answer is final or timeout has passed. The timeout does not cut
+// short a request that reached the guard: its statements would be rolled back, each
+// time anew. The guard bounds them; if it dies the connection breaks, and if it freezes
+// the wrapper ends this process with its worker.
 func ask(ctx context.Context, r request, timeout time.Duration, stdout io.Writer) (int, error) {
 	deadline := time.Now().Add(timeout)
 	pause := 100 * time.Millisecond
 	for {
-		code, body, err := r.do(deadline)
+		code, body, err := r.do(ctx, deadline)
 		exit, again := outcome(code, err)
 		wait := pause/2 + rand.N(pause)
 		if !again || time.Until(deadline) <= wait {
 			if err != nil {
-				return exit, fmt.Errorf("no answer from the guard within %s: %w", timeout, err)
+				return exit, fmt.Errorf("no answer from the guard, and the --timeout of %s has passed: %w", timeout, err)
 			}
 			_, err = stdout.Write(append(bytes.TrimRight(body, "\n"), '\n'))
 			return exit, err

@@ -3,9 +3,11 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -23,17 +25,18 @@ type request struct {
 	body          []byte
 }
 
-// do sends the request and reads the whole answer until deadline. An error after the
-// body was sent leaves open whether the server acted on it.
-func (r request) do(deadline time.Time) (code int, body []byte, err error) {
+// do sends the request until deadline, and reads the whole answer until ctx ends. An
+// error after the body was sent leaves open whether the server acted on it.
+func (r request) do(ctx context.Context, deadline time.Time) (code int, body []byte, err error) {
 	conn, err := wrapper.Dial(r.socket)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(deadline); err != nil {
+	if err := conn.SetWriteDeadline(deadline); err != nil {
 		return 0, nil, err
 	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	var head bytes.Buffer
 	fmt.Fprintf(&head, "%s %s HTTP/1.0\r\nHost: onceguard\r\nAuthorization: Bearer %s\r\n", r.method, r.path, r.token)
 	if r.body != nil {
@@ -42,6 +45,9 @@ func (r request) do(deadline time.Time) (code int, body []byte, err error) {
 	head.WriteString("\r\n")
 	// One that refuses early answers and closes before it read all: the answer counts.
 	_, sendErr := conn.Write(append(head.Bytes(), r.body...))
+	if errors.Is(sendErr, os.ErrDeadlineExceeded) { // it waits for the rest of the body
+		return 0, nil, sendErr
+	}
 	code, body, err = answer(conn)
 	if err != nil && sendErr != nil {
 		err = sendErr

@@ -64,6 +64,8 @@ func codeMain() {
 
 // fakeapi SOCKET ANSWER… answers one request per ANSWER: the raw text of a whole
 // answer with | for line ends, or "" for a broken connection. It prints the requests.
+// "/DURATION/" before an answer lets so much time pass first; "/file:PATH/" reads
+// nothing until PATH exists.
 func fakeAPIMain() {
 	ln, err := net.Listen("unix", os.Args[1])
 	if err != nil {
@@ -76,7 +78,22 @@ func fakeAPIMain() {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		pause := ""
+		if rest, found := strings.CutPrefix(answer, "/"); found {
+			pause, answer, _ = strings.Cut(rest, "/")
+		}
+		if path, deaf := strings.CutPrefix(pause, "file:"); deaf {
+			err = (&fakeGuard{}).step("file " + path)
+			pause = ""
+		}
 		fmt.Println(readRequest(conn))
+		if pause != "" {
+			err = (&fakeGuard{}).step("pass " + pause)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		_, _ = io.WriteString(conn, strings.ReplaceAll(answer, "|", "\r\n"))
 		_ = conn.Close()
 	}
