@@ -328,3 +328,31 @@ func TestTerminal(t *testing.T) {
 		t.Errorf("bare:    %+v\nguarded: %+v", bare, with)
 	}
 }
+
+// The keys of a terminal reach the worker once, as without the guard: the second Ctrl-C
+// means "at once" to many programs. The worker asks the wrapper for USR1, which comes
+// behind all that it had still to send.
+func TestAKeyReachesTheWorkerOnce(t *testing.T) {
+	if _, err := exec.LookPath("script"); err != nil {
+		t.Skip("script(1) is not installed")
+	}
+	for key, name := range map[string]string{"\x03": "INT", "\x1c": "QUIT"} {
+		file := filepath.Join(t.TempDir(), "worker")
+		if err := os.WriteFile(file, []byte("n=0; trap 'n=$((n+1)); kill -USR1 $PPID' "+name+
+			"; trap 'echo $n times; exit 0' USR1; stty -echo; echo ready; while :; do sleep 0.02; done"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := guarded(t, "bash", file)
+		on := exec.Command("script", "-qec", strings.Join(cmd.Args, " "), "/dev/null")
+		keys, err := on.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := talkTo(t, on)
+		w.expect(t, "ready")
+		if _, err := io.WriteString(keys, key); err != nil {
+			t.Fatal(err)
+		}
+		w.expect(t, "1 times")
+	}
+}

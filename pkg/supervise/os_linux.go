@@ -28,6 +28,22 @@ func adoptOrphans() {
 	}
 }
 
+// foreground says whether our process group is the foreground group of a terminal.
+func foreground() bool {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return false
+	}
+	fields := afterName(stat)
+	return len(fields) > 5 && fields[5] == strconv.Itoa(syscall.Getpgrp()) // tpgid, -1 without a terminal
+}
+
+// afterName gives the fields behind the name: "pid (comm) state ppid pgrp session tty
+// tpgid …"; comm may hold anything, also ")".
+func afterName(stat []byte) []string {
+	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+}
+
 // children lists our living children, adopted orphans included. Zombies are left out.
 func children() []int {
 	self := os.Getpid()
@@ -47,9 +63,7 @@ func children() []int {
 		if err != nil {
 			continue
 		}
-		// "pid (comm) state ppid …"; comm may hold anything, also ")".
-		i := strings.LastIndexByte(string(stat), ')')
-		fields := strings.Fields(string(stat[i+1:]))
+		fields := afterName(stat)
 		if len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(self) {
 			pids = append(pids, pid)
 		}

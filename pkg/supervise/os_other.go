@@ -20,3 +20,6 @@ const lastSignal = syscall.Signal(31)
 // Only Linux lets a process other than the first adopt orphans and list children.
 func adoptOrphans()   {}
 func children() []int { return nil }
+
+// foreground is not asked elsewhere.
+func foreground() bool { return false }

@@ -164,8 +164,22 @@ func (p *Process) Signal(sig syscall.Signal) {
 
 // Forward is Signal for a signal this program got. A stop from the terminal stops
 // this program too, or the shell that started it would wait for ever.
+//
+// The keys of a terminal (Ctrl-C, Ctrl-\, Ctrl-Z) signal its whole foreground group.
+// As long as the command is in it with this program, such a signal is taken for a key
+// and not sent a second time, which many commands understand as "at once". So use TERM
+// to end a command in the foreground by kill(1). Process 1 of a container sends all:
+// there it may be the runtime's stop signal, which must not be lost; attached to such a
+// terminal, and outside of Linux, a key counts twice.
 func (p *Process) Forward(sig syscall.Signal) {
-	p.Signal(sig)
+	switch sig {
+	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP:
+		if group, err := syscall.Getpgid(p.pid); err != nil || group != syscall.Getpgrp() || os.Getpid() == 1 || !foreground() {
+			p.Signal(sig)
+		}
+	default:
+		p.Signal(sig)
+	}
 	switch sig {
 	case syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // no effect on process 1
