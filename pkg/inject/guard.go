@@ -62,10 +62,28 @@ func (g Guard) apply(p *patch, pod *corev1.Pod, s contract.Settings, config cont
 	case !sameGuard(&pod.Spec.InitContainers[at], &guard):
 		p.replace(inits, at, guard)
 	}
-	if len(config.Probed) > 0 && container(pod.Spec.InitContainers, contract.ContainerClaim) == nil {
-		p.insert(inits, at+1, g.claim(&pod.Spec))
+	if len(config.Probed) > 0 {
+		g.waitLast(p, inits, &pod.Spec)
 	}
 	return nil
+}
+
+// waitLast puts the claim container at the end: only the workers' probes need it (init
+// containers wait under their wrapper), and whatever stands behind it could not start
+// before the verdict, such as the proxy through which the ledger is reached.
+func (g Guard) waitLast(p *patch, inits path, pod *corev1.PodSpec) {
+	list, _ := p.get(inits).([]any)
+	at := slices.IndexFunc(list, func(c any) bool {
+		m, ok := c.(map[string]any)
+		return ok && m["name"] == contract.ContainerClaim
+	})
+	if at >= 0 && at == len(list)-1 {
+		return
+	}
+	if at >= 0 { // another webhook has added more since
+		p.drop(inits, at)
+	}
+	p.insert(inits, len(list)+1, g.claim(pod))
 }
 
 // wrap lets the named containers of the list at where run under the wrapper. Only
@@ -222,8 +240,13 @@ func restricted(pod *corev1.PodSpec) *corev1.SecurityContext {
 	return sc
 }
 
-// resources keeps a Guaranteed pod Guaranteed: there our requests are our limits.
+// resources keeps a Guaranteed pod Guaranteed: there our requests are our limits. A
+// pod that budgets for all its containers together gets nothing on top: requests of
+// ours could exceed what it asks for, and Kubernetes would refuse the pod.
 func (g Guard) resources(pod *corev1.PodSpec) corev1.ResourceRequirements {
+	if whole := pod.Resources; whole != nil && len(whole.Requests)+len(whole.Limits) > 0 {
+		return corev1.ResourceRequirements{}
+	}
 	r := *g.Resources.DeepCopy()
 	if !guaranteed(pod) {
 		return r

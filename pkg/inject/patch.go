@@ -124,6 +124,16 @@ func (t *patch) replace(p path, i int, value any) {
 	}
 }
 
+// drop takes element i out of the list at p.
+func (t *patch) drop(p path, i int) {
+	t.ops = append(t.ops, Op{Op: "remove", Path: p.index(i).String()})
+	if list, ok := t.get(p).([]any); ok {
+		if parent, ok := t.get(p[:len(p)-1]).(map[string]any); ok {
+			parent[p[len(p)-1]] = slices.Delete(slices.Clone(list), i, i+1)
+		}
+	}
+}
+
 // plain gives value as encoding/json would read it back.
 func plain(value any) any {
 	b, err := json.Marshal(value)
