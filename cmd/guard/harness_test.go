@@ -171,7 +171,7 @@ func (s *speaker) hears(want wire.Type) wire.Message {
 		if err != nil {
 			s.t.Fatalf("waiting for %s: %v", want, err)
 		}
-		if m.Type == want {
+		if m.Type == want && (want != wire.TypeWait || m.Message != "") { // with a reason, when it waits
 			return m
 		}
 		if m.Type != wire.TypeWait && m.Type != wire.TypeTrust {

@@ -152,6 +152,7 @@ func (m *step) answer() {
 			}
 			m.acquire()
 			m.claimDue()
+			m.patience(c, p)
 		case Held:
 			if _, reported := m.Reports[p.container]; m.Committed && reported && p.counted() {
 				m.skipOne(c, m.Skip)
@@ -159,21 +160,26 @@ func (m *step) answer() {
 				m.run(c, p)
 			}
 		case Claiming, Adopting, Settling, Stopping, Skipping:
-			why := m.why
-			if why == "" && p.kind == wire.KindHook {
-				why = m.say(TextAsking, m.conf.Window) // a hook may not want to wait
-			}
-			if m.Phase == Claiming && m.held && m.mustNotWait(p) {
-				m.refuse(c, contract.ExitRetry, m.say(TextBusyProbed, m.conf.Window))
-				continue
-			}
-			if why != "" && p.said != why {
-				p.said = why
-				m.conns[c] = p
-				m.wait(c, why)
-			}
+			m.patience(c, p)
 		case Left:
 		}
+	}
+}
+
+// patience tells p to wait: at once, if only with an empty word, and again from time to
+// time, since who hears nothing takes the guard for dead.
+func (m *step) patience(c Conn, p proc) {
+	why := m.why
+	if why == "" && p.kind == wire.KindHook {
+		why = m.say(TextAsking, m.conf.Window) // a hook may not want to wait
+	}
+	switch {
+	case m.Phase == Claiming && m.held && m.mustNotWait(p):
+		m.refuse(c, contract.ExitRetry, m.say(TextBusyProbed, m.conf.Window))
+	case p.saidAt.IsZero(), p.said != why, !m.now.Before(p.saidAt.Add(stillWaiting)):
+		p.said, p.saidAt = why, m.now
+		m.conns[c] = p
+		m.wait(c, why)
 	}
 }
 
@@ -181,6 +187,13 @@ func (m *step) answer() {
 // which waits in its stead, is not run again when a container is restarted in place.
 func (m *step) mustNotWait(p proc) bool {
 	return p.counted() && slices.Contains(m.conf.Probed, p.container) && slices.Contains(m.Started, p.container)
+}
+
+// started notes that a container's process ran.
+func (m *step) started(container string) {
+	if !slices.Contains(m.Started, container) {
+		m.Started = append(m.Started, container)
+	}
 }
 
 // run gives the right to run.
@@ -191,9 +204,6 @@ func (m *step) run(c Conn, p proc) {
 		delete(m.Reports, p.container)
 		if !slices.Contains(m.Running, p.container) {
 			m.Running = append(m.Running, p.container)
-		}
-		if !slices.Contains(m.Started, p.container) {
-			m.Started = append(m.Started, p.container)
 		}
 	}
 	msg := m.trustMessage(wire.TypeRun)
@@ -245,13 +255,22 @@ func (s State) Wake() (time.Time, bool) {
 			sooner(s.settleAt)
 			sooner(s.giveUp)
 		}
-		if !s.Ending.Complete && s.anyExited() {
+		if !s.Ending.awaited() && s.anyExited() {
 			sooner(s.ackBy)
 		}
 		if s.anyExited() {
 			sooner(s.sayAt)
 		}
 	case Refused, Idle, Skipping, Done, Left:
+	}
+	switch s.Phase {
+	case Claiming, Adopting, Settling, Stopping, Skipping:
+		for _, p := range s.conns {
+			if !p.told && !p.saidAt.IsZero() {
+				sooner(p.saidAt.Add(stillWaiting))
+			}
+		}
+	case Refused, Idle, Held, Done, Left:
 	}
 	if !s.leaving.IsZero() {
 		sooner(s.leaveBy)

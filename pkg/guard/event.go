@@ -38,6 +38,8 @@ type (
 		Kind      wire.Kind
 		PID       int // not 0: its process is running already
 	}
+	// Started says that the process runs.
+	Started struct{ Conn Conn }
 	// Terminating says that the container got a signal that ends it.
 	Terminating struct{ Conn Conn }
 	// Exited says how the process ended, as Kubernetes shows it.
@@ -66,8 +68,9 @@ type (
 	SkipRecorded struct{ Trouble *Trouble }
 	// Settled answers Settle.
 	Settled struct {
-		ID      uuid.UUID
-		Trouble *Trouble
+		ID       uuid.UUID
+		Recorded claim.Outcome // completed also when the guard did not know of the commit
+		Trouble  *Trouble
 	}
 
 	// Committed says that the local endpoint completed the window as ID.
@@ -84,6 +87,7 @@ func (Start) event()        {}
 func (Tick) event()         {}
 func (Leave) event()        {}
 func (Hello) event()        {}
+func (Started) event()      {}
 func (Terminating) event()  {}
 func (Exited) event()       {}
 func (Broken) event()       {}

@@ -172,7 +172,8 @@ func (m *step) ended(p proc, r Report) {
 //	init         0      –             –          go on
 //	worker       0      not ended     any        go on
 //	worker       any    all ended, one ≠ 0       the attempt failed
-//	worker       0      all ended 0              completed; or uncommitted, when only a commit completes
+//	worker       0      all ended 0              completed; when only a commit completes: uncommitted,
+//	                                             unless the ledger knows of one
 func (m *step) judge(p proc, r Report) {
 	if r.Code != 0 && (p.kind == wire.KindInit || m.conf.RestartInPlace) {
 		m.fail(p.container, r)
@@ -189,9 +190,8 @@ func (m *step) judge(p proc, r Report) {
 		}
 	}
 	if m.conf.Completion == contract.CompletionTransaction {
-		r.Ack, r.Said = 1, m.say(TextUncommitted, m.conf.Window)
-		m.Reports[p.container] = r
-		m.settle(Ending{End: claim.End{Outcome: claim.OutcomeUncommitted, ExitCode: &r.Code, Message: r.Said}})
+		// Only the ledger knows whether a commit was made that the guard did not see.
+		m.settle(Ending{End: claim.End{Outcome: claim.OutcomeUncommitted, ExitCode: &r.Code, Message: m.say(TextUncommitted, m.conf.Window)}})
 		return
 	}
 	m.settle(Ending{Complete: true})

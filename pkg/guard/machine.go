@@ -53,6 +53,10 @@ func (m *step) take(e Event) {
 		}
 	case Hello:
 		m.hello(e)
+	case Started:
+		if p, ok := m.conns[e.Conn]; ok && p.running {
+			m.started(p.container)
+		}
 	case Terminating:
 		if p, ok := m.conns[e.Conn]; ok {
 			p.terminating = true
@@ -160,8 +164,14 @@ func (m *step) hello(e Hello) {
 		p.told = true
 		p.running = true
 		m.conns[e.Conn] = p
+		m.started(p.container)
 		m.back(e.Conn, p)
 		return
+	}
+	if p.counted() && slices.Contains(m.missing(), p.container) && slices.Contains(m.Started, p.container) {
+		// Its process ended while the guard was away, and its container was started anew. One
+		// that never started is still the same: the word "run" did not reach it.
+		m.ended(p, Report{Code: 137, Ack: 137, Vanished: true})
 	}
 	m.conns[e.Conn] = p
 	if e.Kind == wire.KindWorker {
@@ -208,9 +218,9 @@ func (m *step) exited(e Exited) {
 		m.ack(e.Conn, e.Code, "")
 		return
 	}
-	if r, known := m.Reports[p.container]; known && !slices.Contains(m.Running, p.container) {
+	if _, known := m.Reports[p.container]; known && !slices.Contains(m.Running, p.container) {
 		if m.Phase != Settling { // else it is acknowledged with the others
-			m.ack(e.Conn, r.Ack, r.Said)
+			m.ackOne(p.container)
 		}
 		return
 	}
@@ -218,6 +228,7 @@ func (m *step) exited(e Exited) {
 		m.ack(e.Conn, e.Code, "")
 		return
 	}
+	m.started(p.container)
 	m.ended(p, Report{Code: e.Code, Ack: e.Code, Terminated: p.terminating})
 }
 
@@ -229,6 +240,7 @@ func (m *step) broken(e Broken) {
 	}
 	delete(m.conns, e.Conn)
 	if p.live() {
+		m.started(p.container)
 		m.ended(p, Report{Code: 137, Ack: 137, Vanished: true, Terminated: p.terminating})
 	}
 }

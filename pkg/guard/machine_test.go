@@ -210,6 +210,84 @@ func TestCommitThroughTheEndpoint(t *testing.T) {
 	w.settled().wants(1, wire.TypeAck, 1)
 }
 
+// "Without a commit" is what the ledger says: the worker may have committed with a driver
+// of its own, or through a guard that was killed before it heard of it.
+func TestACommitThatTheGuardDidNotSee(t *testing.T) {
+	transaction := func(c *Conf) { c.Completion = contract.CompletionTransaction }
+	w := newStory(t, transaction).play(Start{}, main1()).asked(first).play(Exited{1, 0})
+	w.play(Settled{ID: w.s.ExecutionID, Recorded: claim.OutcomeCompleted}).wants(1, wire.TypeAck, 0)
+	w.play(Hello{Conn: 2, Container: "main", Kind: wire.KindWorker}).wants(2, wire.TypeSkip, 0)
+
+	// After a failure too: the window is done, the code stays.
+	w = newStory(t, nil).play(Start{}, main1()).asked(first).play(Exited{1, 3})
+	w.play(Settled{ID: w.s.ExecutionID, Recorded: claim.OutcomeCompleted}).wants(1, wire.TypeAck, 3)
+	w.play(Hello{Conn: 2, Container: "main", Kind: wire.KindWorker}).wants(2, wire.TypeSkip, 0)
+
+	// While the ledger is away nobody is told that it did not commit.
+	w = newStory(t, transaction).play(Start{}, main1()).asked(first).play(Exited{1, 0})
+	for range 20 {
+		w.play(Settled{ID: w.s.ExecutionID, Trouble: &Trouble{Fault: Away, Text: "connection refused"}}, Tick{})
+	}
+	w.wants(1, wire.TypeWait, 0)
+	w.now = w.now.Add(time.Hour)
+	w.play(Tick{}).wants(1, wire.TypeAck, contract.ExitRetry)
+}
+
+// A container that was told 0 is not started again; its part must stand when the
+// completion of the others is lost.
+func TestWhoWasToldStands(t *testing.T) {
+	w := newStory(t, func(c *Conf) { c.Containers, c.RestartInPlace = []string{"main", "side"}, true })
+	w.play(Start{}).asked(first).play(main1(), Hello{Conn: 2, Container: "side", Kind: wire.KindWorker}, Exited{2, 0}).wants(2, wire.TypeAck, 0)
+	w.play(Exited{1, 0}, Settled{ID: w.s.ExecutionID, Trouble: &Trouble{Fault: Gone, Text: "fence lost"}}).wants(1, wire.TypeAck, contract.ExitRetry)
+	w.play(Hello{Conn: 3, Container: "main", Kind: wire.KindWorker}).asked(claim.Answer{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2})
+	w.play(Exited{3, 0})
+	if !w.ending().Complete {
+		t.Errorf("%s: nobody will run side again, so the window is never completed", w.s.Phase)
+	}
+}
+
+// Whoever waits for a verdict hears something at once, and then again and again.
+func TestWaitingIsNeverSilent(t *testing.T) {
+	w := newStory(t, nil).play(Start{}, main1())
+	w.wants(1, wire.TypeWait, 0)
+	for range 65 {
+		w.play(Tick{})
+	}
+	if n := len(w.sent[1]); n != 7 {
+		t.Errorf("%d words in 65 seconds: %+v", n, w.sent[1])
+	}
+	at, ok := w.s.Wake()
+	if !ok || at.Sub(w.now) > stillWaiting {
+		t.Errorf("the next word is due at %s", at)
+	}
+}
+
+// A container that is started again while the guard is away is a new attempt, as it is
+// when the guard is there; one that the word "run" never reached is not.
+func TestRestartOfContainerWhileTheGuardIsAway(t *testing.T) {
+	for _, ran := range []bool{true, false} {
+		w := newStory(t, func(c *Conf) { c.RestartInPlace = true }).play(Start{}, main1()).asked(first)
+		if ran {
+			w.play(Started{1})
+		}
+		before, saved := w.s.ExecutionID, w.s.Saved
+		w.s = NewState(w.s.conf, &saved)
+		w.play(Start{}, Hello{Conn: 2, Container: "main", Kind: wire.KindWorker})
+		if ran {
+			if e := w.ending(); e.End.Outcome != claim.OutcomeCrashed {
+				t.Errorf("ending %+v", e)
+			}
+			w.settled().asked(claim.Answer{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2})
+		} else {
+			w.play(Beaten{ID: before, Sent: w.now, Beat: claim.BeatOK})
+		}
+		m := w.wants(2, wire.TypeRun, 0)
+		if same := m.Env[contract.EnvExecutionID] == before.String(); same == ran {
+			t.Errorf("ran %v, the same attempt %v", ran, same)
+		}
+	}
+}
+
 func TestReplacedIdIsFoundByHeartbeat(t *testing.T) {
 	w := newStory(t, nil).play(Start{}, main1()).asked(first)
 	old, next := w.s.ExecutionID, uuid.New()

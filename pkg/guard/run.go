@@ -27,8 +27,9 @@ type Ledger interface {
 	Heartbeat(ctx context.Context, a claim.Attempt, lease time.Duration) (claim.Beat, error)
 	// Complete succeeds also when this very attempt completed the window before.
 	Complete(ctx context.Context, a claim.Attempt, c claim.Completion) error
-	// Release says false when the attempt was not current any more.
-	Release(ctx context.Context, a claim.Attempt, e claim.End) (bool, error)
+	// Release answers the outcome as recorded: completed, whatever e says, when the attempt
+	// had completed the window; empty when it was not current any more.
+	Release(ctx context.Context, a claim.Attempt, e claim.End) (claim.Outcome, error)
 	RecordSkip(ctx context.Context, r claim.Request, why claim.Reason) error
 }
 
@@ -160,11 +161,12 @@ func (g *Guard) perform(calls context.Context, f Effect) {
 		g.beat(calls, f)
 	case Settle:
 		g.call(calls, settleTimeout, func(ctx context.Context) Event {
-			return Settled{ID: f.ID, Trouble: g.trouble(g.write(ctx, f))}
+			recorded, err := g.write(ctx, f)
+			return Settled{ID: f.ID, Recorded: recorded, Trouble: g.trouble(err)}
 		})
 	case RecordSkip:
 		g.call(calls, skipTimeout, func(ctx context.Context) Event {
-			err := g.o.Ledger.RecordSkip(ctx, g.request(f.ID), f.Reason)
+			err := g.safely(func() error { return g.o.Ledger.RecordSkip(ctx, g.request(f.ID), f.Reason) })
 			if err != nil {
 				g.log().Warn("the skip could not be recorded", zap.String("error", g.o.Judge(err).Text))
 			}
@@ -180,8 +182,7 @@ func (g *Guard) perform(calls context.Context, f Effect) {
 	}
 }
 
-// call performs a call to the ledger beside the loop and posts its answer. A panic in
-// it becomes an answer that never comes, so it is caught and posted as trouble.
+// call performs a call to the ledger beside the loop and posts its answer.
 func (g *Guard) call(calls context.Context, timeout time.Duration, f func(ctx context.Context) Event) {
 	g.work.Go(func() {
 		ctx, cancel := context.WithTimeout(calls, timeout)
@@ -222,12 +223,14 @@ func (g *Guard) beat(calls context.Context, f Heartbeat) {
 	})
 }
 
-func (g *Guard) write(ctx context.Context, f Settle) error {
-	return g.safely(func() error {
+// write writes an outcome and gives the one that is recorded.
+func (g *Guard) write(ctx context.Context, f Settle) (recorded claim.Outcome, err error) {
+	err = g.safely(func() (err error) {
 		if f.Ending.Complete {
 			if err := g.o.Ledger.Complete(ctx, g.attempt(f.ID), claim.Completion{}); err != nil {
 				return err
 			}
+			recorded = claim.OutcomeCompleted
 			// The lease is of no more use; should it stay, nothing depends on it.
 			var zero int
 			if _, err := g.o.Ledger.Release(ctx, g.attempt(f.ID), claim.End{Outcome: claim.OutcomeCompleted, ExitCode: &zero}); err != nil {
@@ -235,12 +238,13 @@ func (g *Guard) write(ctx context.Context, f Settle) error {
 			}
 			return nil
 		}
-		current, err := g.o.Ledger.Release(ctx, g.attempt(f.ID), f.Ending.End)
-		if err == nil && !current {
+		recorded, err = g.o.Ledger.Release(ctx, g.attempt(f.ID), f.Ending.End)
+		if err == nil && recorded == "" {
 			return errNotCurrent
 		}
 		return err
 	})
+	return recorded, err
 }
 
 // errNotCurrent: a release of an attempt that had lost its window before.

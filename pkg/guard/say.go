@@ -121,7 +121,7 @@ func (m *step) ack(c Conn, code int, text string) {
 func (m *step) ackOne(name string) {
 	for c, p := range m.each() {
 		if p.counted() && p.exited && p.container == name {
-			m.ack(c, m.Reports[name].Ack, m.Reports[name].Said)
+			m.ackFor(c, name)
 		}
 	}
 }
@@ -130,10 +130,16 @@ func (m *step) ackOne(name string) {
 func (m *step) ackAll() {
 	for c, p := range m.each() {
 		if p.counted() && p.exited {
-			r := m.Reports[p.container]
-			m.ack(c, r.Ack, r.Said)
+			m.ackFor(c, p.container)
 		}
 	}
+}
+
+func (m *step) ackFor(c Conn, name string) {
+	r := m.Reports[name]
+	r.Told = true
+	m.Reports[name] = r
+	m.ack(c, r.Ack, r.Said)
 }
 
 // skipText explains a skip.

@@ -111,11 +111,13 @@ func (s *server) read(id Conn, l *link) {
 			return
 		}
 		switch m.Type {
+		case wire.TypeStarted:
+			s.post(Started{Conn: id})
 		case wire.TypeTerminating:
 			s.post(Terminating{Conn: id})
 		case wire.TypeExit:
 			s.post(Exited{Conn: id, Code: m.Code})
-		default: // started, and what a newer wrapper may say
+		default: // what a newer wrapper may say
 		}
 	}
 }

@@ -16,6 +16,8 @@ const (
 	failureAck = 5 * time.Second
 	// stillSettling is how often a wrapper that waits for its ack is told so.
 	stillSettling = 10 * time.Second
+	// stillWaiting is how often one that waits for its verdict is told so.
+	stillWaiting = 10 * time.Second
 )
 
 // settle begins to write an outcome.
@@ -60,13 +62,19 @@ func (m *step) settled(e Settled) {
 		m.settleAt = m.now
 	case m.Committed:
 		m.over()
-	case m.Ending.Complete && e.Trouble != nil:
-		m.spoil(m.say(TextLostAtEnd, m.conf.Window, e.Trouble.Text))
+	case m.Ending.awaited() && e.Trouble != nil:
+		m.spoil(contract.ExitRetry, m.say(TextLostAtEnd, m.conf.Window, e.Trouble.Text))
 		m.over()
-	case m.Ending.Complete:
+	case m.Ending.Complete, e.Trouble == nil && e.Recorded == claim.OutcomeCompleted:
+		// Not by Complete: the worker committed with a driver of its own, or through a guard
+		// that was killed before it heard of the commit.
 		m.Committed = true
 		m.Skip = m.say(TextSkipCommitted, m.conf.Window, m.Attempt)
 		m.log(zapcore.InfoLevel, m.say(TextCompleted, m.conf.Window))
+		m.over()
+	case m.Ending.awaited():
+		m.log(zapcore.InfoLevel, m.say(TextReleased, m.Ending.End.Outcome, m.Ending.End.Message))
+		m.spoil(1, m.Ending.End.Message)
 		m.over()
 	case e.Trouble != nil:
 		m.log(zapcore.WarnLevel, m.say(TextNothingToRecord, e.Trouble.Text))
@@ -78,12 +86,13 @@ func (m *step) settled(e Settled) {
 }
 
 // spoil turns the exit 0 of those who wait into a failure: what they did is not
-// recorded, so it must be tried again.
-func (m *step) spoil(why string) {
+// recorded, so it must be tried again. Who was told 0 before is not started again, so
+// its part stands.
+func (m *step) spoil(code int, why string) {
 	m.log(zapcore.ErrorLevel, why)
 	for name, r := range m.Reports {
-		if r.Code == 0 && r.Ack == 0 {
-			r.Ack, r.Said = contract.ExitRetry, why
+		if r.Code == 0 && r.Ack == 0 && !r.Told {
+			r.Ack, r.Said = code, why
 			m.Reports[name] = r
 		}
 	}
@@ -102,10 +111,12 @@ func (m *step) over() {
 // settleDue performs what is due while an outcome is being written.
 func (m *step) settleDue() {
 	if !m.settling && !m.now.Before(m.giveUp) {
-		text := m.trouble
-		if m.Ending.Complete {
-			m.spoil(m.say(TextNotRecorded, text))
-		} else {
+		switch text := m.trouble; {
+		case m.Ending.Complete:
+			m.spoil(contract.ExitRetry, m.say(TextNotRecorded, text))
+		case m.Ending.awaited():
+			m.spoil(contract.ExitRetry, m.say(TextNotLearned, text))
+		default:
 			m.log(zapcore.ErrorLevel, m.say(TextNothingToRecord, text))
 		}
 		m.over()
@@ -115,7 +126,7 @@ func (m *step) settleDue() {
 		m.settling = true
 		m.do(Settle{ID: m.ExecutionID, Ending: *m.Ending})
 	}
-	if !m.Ending.Complete && !m.now.Before(m.ackBy) {
+	if !m.Ending.awaited() && !m.now.Before(m.ackBy) {
 		m.ackAll() // goes on in the background
 	}
 	if !m.now.Before(m.sayAt) {

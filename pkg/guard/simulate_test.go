@@ -114,7 +114,7 @@ func TestPromisesHoldInRandomHistories(t *testing.T) {
 	// A blind harness proves nothing: each of these must have been met.
 	for _, must := range []string{
 		"phase idle", "phase claiming", "phase skipping", "phase adopting", "phase held", "phase stopping", "phase settling", "phase done", "phase left",
-		"complete", "release failed", "release crashed", "release stopped", "release not-started", "release completed", "stop", "trust", "run", "skip", "refuse", "wait", "ack", "restart",
+		"complete", "release failed", "release crashed", "release stopped", "release not-started", "release completed", "release uncommitted", "found completed", "stop", "trust", "run", "skip", "refuse", "wait", "ack", "restart",
 	} {
 		if !seen[must] {
 			t.Errorf("no history met %q", must)
@@ -200,7 +200,14 @@ func (w *world) reply() {
 		}
 		w.take(Beaten{ID: c.ID, Sent: sent, Beat: b, Trouble: trouble})
 	case Settle:
-		w.take(Settled{ID: c.ID, Trouble: trouble})
+		recorded := c.Ending.End.Outcome
+		if c.Ending.Complete || trouble == nil && w.rnd.IntN(8) == 0 { // a commit that the guard did not see
+			recorded = claim.OutcomeCompleted
+		}
+		if trouble == nil && !c.Ending.Complete && recorded != c.Ending.End.Outcome {
+			w.seen["found completed"] = true
+		}
+		w.take(Settled{ID: c.ID, Recorded: recorded, Trouble: trouble})
 	case RecordSkip:
 		w.take(SkipRecorded{Trouble: trouble})
 	}
@@ -256,6 +263,8 @@ func (w *world) act() {
 		w.take(Broken{Conn: id})
 	case n < 8:
 		w.take(Terminating{Conn: id})
+	case n < 9 && p.running && !p.exited:
+		w.take(Started{Conn: id})
 	}
 }
 

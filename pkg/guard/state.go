@@ -101,7 +101,7 @@ type Saved struct {
 	// Running are the counted containers that were told to run and have not reported.
 	Running []string          `json:"running,omitempty"`
 	Reports map[string]Report `json:"reports,omitempty"`
-	// Started are the containers that were told to run at any time in this pod.
+	// Started are the containers that certainly got the word "run" at any time in this pod.
 	Started []string `json:"started,omitempty"`
 	Ending  *Ending  `json:"ending,omitempty"` // what is to be written in Settling
 }
@@ -113,6 +113,7 @@ type Report struct {
 	Terminated bool   `json:"terminated,omitempty"` // a signal from outside came first
 	Ack        int    `json:"ack"`                  // the code that its container ends with
 	Said       string `json:"said,omitempty"`
+	Told       bool   `json:"told,omitempty"` // Ack was sent: it stands
 }
 
 // Ending is an outcome to be written.
@@ -120,6 +121,9 @@ type Ending struct {
 	Complete bool      `json:"complete,omitempty"`
 	End      claim.End `json:"end,omitzero"` // without Complete
 }
+
+// awaited says whether an exit 0 depends on what the ledger answers.
+func (e Ending) awaited() bool { return e.Complete || e.End.Outcome == claim.OutcomeUncommitted }
 
 // Conn names one connection of a wrapper.
 type Conn int64
@@ -134,6 +138,7 @@ type proc struct {
 	terminating bool // got a signal from outside
 	exited      bool // reported its exit and waits for ack
 	said        string
+	saidAt      time.Time // when it was told to wait
 }
 
 // counted says whether the attempt depends on this process.

@@ -35,6 +35,7 @@ const (
 	TextAdopting        Key = "adopting"
 	TextSettling        Key = "settling"
 	TextNotRecorded     Key = "not-recorded"
+	TextNotLearned      Key = "not-learned"
 	TextLostAtEnd       Key = "lost-at-end"
 	TextUncommitted     Key = "uncommitted"
 	TextExited          Key = "exited"
@@ -153,6 +154,10 @@ var texts = map[Key]text{
 	TextNotRecorded: {
 		"the worker exited 0 but the completion could not be recorded: %[1]s; the window will be tried again",
 		"程序以 0 退出，但未能记录完成：%[1]s；该窗口将被重试",
+	},
+	TextNotLearned: {
+		"the worker exited 0 and the ledger could not be asked whether it had committed: %[1]s; if not, the window will be tried again",
+		"程序以 0 退出，但无法向账本查询它是否已提交：%[1]s；若未提交，该窗口将被重试",
 	},
 	TextLostAtEnd: {
 		"the worker exited 0 but its attempt no longer holds window %[1]s: %[2]s",

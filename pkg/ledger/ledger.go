@@ -173,8 +173,9 @@ func CompleteArgs(a claim.Attempt, c claim.Completion) [][]byte {
 
 // Release ends the attempt: its outcome is recorded, its lease given back, and the
 // window, unless this attempt completed it, may be tried again at once. It belongs after
-// a completion too. false: the attempt held the window no longer.
-func (l *Ledger) Release(ctx context.Context, a claim.Attempt, e claim.End) (bool, error) {
+// a completion too. The answer is the outcome as recorded: OutcomeCompleted, whatever e
+// says, when this attempt had completed the window; empty when it held it no longer.
+func (l *Ledger) Release(ctx context.Context, a claim.Attempt, e claim.End) (claim.Outcome, error) {
 	var code []byte
 	if e.ExitCode != nil {
 		code = strconv.AppendInt(nil, int64(*e.ExitCode), 10)
@@ -184,9 +185,9 @@ func (l *Ledger) Release(ctx context.Context, a claim.Attempt, e claim.End) (boo
 		identity(a, text(string(e.Outcome)), code, optional(shorten(e.Message))),
 	})
 	if err != nil {
-		return false, fmt.Errorf("release of %s: %w", a.Window, err)
+		return "", fmt.Errorf("release of %s: %w", a.Window, err)
 	}
-	return v.string() == "t", v.err
+	return claim.Outcome(v.string()), v.err
 }
 
 // shorten cuts at a character's border.

@@ -33,8 +33,8 @@ func TestLifeOfAWindow(t *testing.T) {
 		t.Fatal(b, err)
 	}
 	code := 3
-	if ok, err := l.Release(ctx, a, claim.End{Outcome: claim.OutcomeFailed, ExitCode: &code, Message: "bad\x00 \xff"}); err != nil || !ok {
-		t.Fatal(ok, err)
+	if got, err := l.Release(ctx, a, claim.End{Outcome: claim.OutcomeFailed, ExitCode: &code, Message: "bad\x00 \xff"}); err != nil || got != claim.OutcomeFailed {
+		t.Fatal(got, err)
 	}
 	if b, err := l.Heartbeat(ctx, a, lease); err != nil || b != claim.BeatLost {
 		t.Fatal(b, err)
@@ -57,8 +57,8 @@ func TestLifeOfAWindow(t *testing.T) {
 		t.Fatal("again by the same attempt:", err)
 	}
 	zero := 0
-	if ok, err := l.Release(ctx, b, claim.End{Outcome: claim.OutcomeCompleted, ExitCode: &zero}); err != nil || !ok {
-		t.Fatal(ok, err)
+	if got, err := l.Release(ctx, b, claim.End{Outcome: claim.OutcomeCompleted, ExitCode: &zero}); err != nil || got != claim.OutcomeCompleted {
+		t.Fatal(got, err)
 	}
 
 	c := attempt("shop/order-sync")
@@ -154,8 +154,8 @@ func TestTakeover(t *testing.T) {
 		t.Fatal(s)
 	}
 	mustRun(t, l, b, claim.Takeover)
-	if ok, err := l.Release(t.Context(), a, claim.End{Outcome: claim.OutcomeStopped, Message: "late"}); err != nil || ok {
-		t.Fatal(ok, err)
+	if got, err := l.Release(t.Context(), a, claim.End{Outcome: claim.OutcomeStopped, Message: "late"}); err != nil || got != "" {
+		t.Fatal(got, err)
 	}
 	if s := value[string](t, owner, "SELECT outcome || ' ' || message || ' ' || (ended_at < clock_timestamp()) FROM onceguard.attempts WHERE attempt = 1"); s != "lost late true" {
 		t.Fatal(s)

@@ -86,8 +86,8 @@ func compare(ctx context.Context, real *ledger.Ledger, expire func() error, w wi
 		case n < 14:
 			op = "release"
 			both = func(l ledgertest.API) string {
-				ok, err := l.Release(ctx, a, claim.End{Outcome: claim.OutcomeFailed})
-				return fmt.Sprint(ok, kind(err))
+				recorded, err := l.Release(ctx, a, claim.End{Outcome: claim.OutcomeFailed})
+				return fmt.Sprint(recorded, kind(err))
 			}
 		case n < 16:
 			op = "expire"

@@ -23,7 +23,7 @@ type API interface {
 	Claim(context.Context, claim.Request) (claim.Answer, error)
 	Heartbeat(context.Context, claim.Attempt, time.Duration) (claim.Beat, error)
 	Complete(context.Context, claim.Attempt, claim.Completion) error
-	Release(context.Context, claim.Attempt, claim.End) (bool, error)
+	Release(context.Context, claim.Attempt, claim.End) (claim.Outcome, error)
 	RecordSkip(context.Context, claim.Request, claim.Reason) error
 	Resolve(context.Context, claim.Attempt, uuid.UUID) (claim.Resolution, error)
 	Stored(context.Context, window.Window) (claim.Stored, error)
@@ -196,29 +196,29 @@ func (f *Fake) Complete(ctx context.Context, a claim.Attempt, c claim.Completion
 }
 
 // Release implements API.
-func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (bool, error) {
+func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (claim.Outcome, error) {
 	if err := f.enter(ctx); err != nil {
-		return false, err
+		return "", err
 	}
 	defer f.mu.Unlock()
 	e := f.rows[key(a.Window)]
 	if e == nil {
-		return false, nil
+		return "", nil
 	}
 	if e.ExecutionID != a.ExecutionID || e.Status == claim.Failed {
 		for _, t := range e.attempts {
-			if t.ExecutionID == a.ExecutionID {
-				return t.Outcome != claim.OutcomeLost, nil
+			if t.ExecutionID == a.ExecutionID && t.Outcome != claim.OutcomeLost {
+				return t.Outcome, nil
 			}
 		}
-		return false, nil
+		return "", nil
 	}
 	last := &e.attempts[e.Attempt-1]
 	outcome := end.Outcome
 	if e.Status == claim.Completed {
 		outcome = claim.OutcomeCompleted
 	} else if outcome == claim.OutcomeCompleted {
-		return false, fmt.Errorf("release of %s: the window is not completed", a.Window)
+		return "", fmt.Errorf("release of %s: the window is not completed", a.Window)
 	} else {
 		e.Status, e.ExecutionID = claim.Failed, uuid.Nil
 	}
@@ -228,7 +228,7 @@ func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (boo
 	if last.Outcome == "" {
 		last.Outcome, last.End = outcome, end
 	}
-	return true, nil
+	return outcome, nil
 }
 
 // RecordSkip implements API.

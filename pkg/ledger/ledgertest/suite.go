@@ -65,10 +65,10 @@ func beats(t *testing.T, s Subject, a claim.Attempt, want claim.Beat) {
 	}
 }
 
-func releases(t *testing.T, s Subject, a claim.Attempt, outcome claim.Outcome, want bool) {
+func releases(t *testing.T, s Subject, a claim.Attempt, outcome, want claim.Outcome) {
 	t.Helper()
 	if got, err := s.Release(t.Context(), a, claim.End{Outcome: outcome}); err != nil || got != want {
-		t.Fatalf("release: %v, %v; want %v", got, err, want)
+		t.Fatalf("release: %q, %v; want %q", got, err, want)
 	}
 }
 
@@ -104,9 +104,9 @@ func testBusy(t *testing.T, s Subject) {
 func testRetry(t *testing.T, s Subject) {
 	a, b := fresh("shop/a"), fresh("shop/a")
 	first := asks(t, s, a, claim.Run, claim.First)
-	releases(t, s, b, claim.OutcomeFailed, false)
-	releases(t, s, a, claim.OutcomeFailed, true)
-	releases(t, s, a, claim.OutcomeFailed, true) // the answer was lost
+	releases(t, s, b, claim.OutcomeFailed, "")
+	releases(t, s, a, claim.OutcomeFailed, claim.OutcomeFailed)
+	releases(t, s, a, claim.OutcomeFailed, claim.OutcomeFailed) // the answer was lost
 	beats(t, s, a, claim.BeatLost)
 	completes(t, s, a, ledger.ErrFenced)
 	second := asks(t, s, b, claim.Run, claim.Retry)
@@ -123,7 +123,7 @@ func testTakeover(t *testing.T, s Subject) {
 	asks(t, s, b, claim.Run, claim.Takeover)
 	beats(t, s, a, claim.BeatLost)
 	completes(t, s, a, ledger.ErrFenced)
-	releases(t, s, a, claim.OutcomeStopped, false)
+	releases(t, s, a, claim.OutcomeStopped, "")
 	asks(t, s, a, claim.Wait, claim.FenceLost)
 	completes(t, s, b, nil)
 }
@@ -153,7 +153,8 @@ func testCompleted(t *testing.T, s Subject) {
 	}
 	asks(t, s, a, claim.Skip, claim.AlreadyCompleted)
 	beats(t, s, a, claim.BeatOK) // the worker may go on after its commit
-	releases(t, s, a, claim.OutcomeFailed, true)
+	releases(t, s, a, claim.OutcomeFailed, claim.OutcomeCompleted) // it is told the truth
+	releases(t, s, a, claim.OutcomeUncommitted, claim.OutcomeCompleted)
 	beats(t, s, a, claim.BeatLost)
 	asks(t, s, b, claim.Skip, claim.AlreadyCompleted)
 	got, err := s.Stored(t.Context(), a.Window)
@@ -170,10 +171,10 @@ func testCompleted(t *testing.T, s Subject) {
 func testOnce(t *testing.T, s Subject) {
 	a, b := fresh("shop/a"), fresh("shop/a")
 	asks(t, s, a, claim.Run, claim.First)
-	releases(t, s, a, claim.OutcomeCrashed, true)
+	releases(t, s, a, claim.OutcomeCrashed, claim.OutcomeCrashed)
 	asks(t, s, a, claim.Wait, claim.FenceLost)
 	asks(t, s, b, claim.Run, claim.Retry)
-	releases(t, s, b, claim.OutcomeNotStarted, true)
+	releases(t, s, b, claim.OutcomeNotStarted, claim.OutcomeNotStarted)
 	asks(t, s, a, claim.Wait, claim.FenceLost)
 	if _, err := s.Release(t.Context(), claim.Attempt{Window: a.Window, ExecutionID: uuid.New()}, claim.End{Outcome: claim.OutcomeUncommitted}); err != nil {
 		t.Fatal(err)

@@ -225,7 +225,7 @@ COMMENT ON FUNCTION onceguard.heartbeat IS 'Renews the lease: ok, cancel (held, 
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.release(
-    job_name text, window_start timestamptz, execution_id uuid, outcome text, exit_code int DEFAULT NULL, message text DEFAULT NULL) RETURNS boolean
+    job_name text, window_start timestamptz, execution_id uuid, outcome text, exit_code int DEFAULT NULL, message text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -245,7 +245,7 @@ BEGIN
         WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id
           AND t.outcome = 'lost' AND t.message IS NULL AND t.exit_code IS NULL;
         -- An attempt that has been released already: the answer to a lost reply.
-        RETURN EXISTS (SELECT FROM onceguard.job_attempt t WHERE t.job_name = release.job_name
+        RETURN (SELECT t.outcome FROM onceguard.job_attempt t WHERE t.job_name = release.job_name
             AND t.window_start = release.window_start AND t.execution_id = release.execution_id AND t.outcome <> 'lost');
     END IF;
     IF e.status = 'running' THEN
@@ -258,14 +258,17 @@ BEGIN
     END IF;
     DELETE FROM onceguard.job_lease t
     WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id;
+    IF e.status = 'completed' THEN -- also when the caller does not know it
+        release.outcome := 'completed';
+    END IF;
     UPDATE onceguard.job_attempt t
-    SET outcome = CASE e.status WHEN 'completed' THEN 'completed' ELSE release.outcome END,
+    SET outcome = release.outcome,
         exit_code = release.exit_code, message = left(release.message, 1024), ended_at = clock_timestamp()
     WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.attempt = e.attempt AND t.outcome IS NULL;
-    RETURN true;
+    RETURN release.outcome;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.release IS 'Ends an attempt: records its outcome and gives the lease back. A window that it did not complete may be retried at once. false: this execution_id holds the window no longer.';
+COMMENT ON FUNCTION onceguard.release IS 'Ends an attempt: records its outcome and gives the lease back. A window that it did not complete may be retried at once. The answer is the outcome as recorded: completed, whatever was said, when this attempt had completed the window; null when this execution_id holds it no longer.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.record_skip(job_name text, window_start timestamptz, execution_id uuid, reason text, origin jsonb DEFAULT '{}') RETURNS void

@@ -66,6 +66,8 @@ BEGIN
         RAISE EXCEPTION 'begin() was not called in this transaction for this window and execution_id'
             USING ERRCODE = 'OG006', HINT = 'A ROLLBACK, also to a savepoint before begin(), undoes it.';
     END IF;
+    -- Again: SQL of the worker may have set it to off since begin().
+    PERFORM onceguard.be_durable();
     -- This row only: the lease must stay free for heartbeats while the transaction is open.
     UPDATE onceguard.job_execution t SET status = 'completed', completed_at = clock_timestamp(), updated_at = clock_timestamp(),
         done_xid = pg_current_xact_id(), payload_digest = complete.payload_digest, request_digest = complete.request_digest,
