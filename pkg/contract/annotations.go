@@ -64,7 +64,7 @@ func (p Problem) Error() string {
 // settings that were accepted earlier.
 type setting struct {
 	parse func(value string, of Subject, to *Settings) (cure string)
-	keep  func(from, to *Settings)
+	keep  func(from *Settings, of Subject, to *Settings)
 }
 
 var known = map[string]setting{
@@ -75,9 +75,9 @@ var known = map[string]setting{
 			}
 			return ""
 		},
-		keep: func(_, _ *Settings) {},
+		keep: func(_ *Settings, _ Subject, _ *Settings) {},
 	},
-	AnnotationJobName: {parse: parseJobName, keep: func(from, to *Settings) { to.JobName = from.JobName }},
+	AnnotationJobName: {parse: parseJobName, keep: func(from *Settings, _ Subject, to *Settings) { to.JobName = from.JobName }},
 	AnnotationLedger: {
 		parse: func(v string, _ Subject, to *Settings) string {
 			if !isLabel(v) {
@@ -86,12 +86,10 @@ var known = map[string]setting{
 			to.Ledger = v
 			return ""
 		},
-		keep: func(from, to *Settings) { to.Ledger = from.Ledger },
+		keep: func(from *Settings, _ Subject, to *Settings) { to.Ledger = from.Ledger },
 	},
-	AnnotationContainers: {parse: parseContainers, keep: func(from, to *Settings) { to.Containers = from.Containers }},
-	AnnotationAfter: {parse: parseAfter, keep: func(from, to *Settings) {
-		to.After, to.InitContainers = from.After, from.InitContainers
-	}},
+	AnnotationContainers: {parse: parseContainers, keep: keepContainers},
+	AnnotationAfter:      {parse: parseAfter, keep: keepAfter},
 	AnnotationCompletion: choice(func(s *Settings) *Completion { return &s.Completion }, CompletionExitCode, CompletionTransaction),
 	AnnotationBusy:       choice(func(s *Settings) *Busy { return &s.Busy }, BusyWait, BusySkip, BusyFail),
 	AnnotationManual:     choice(func(s *Settings) *Manual { return &s.Manual }, ManualWindow, ManualSeparate, ManualRefuse),
@@ -151,12 +149,12 @@ func ParseAnnotations(of Subject, cluster string) (Settings, []Problem, []string
 	return s, append(problems, missingCommands(of, s)...), warnings
 }
 
-// Keep replaces in s what the annotation key stands for by what earlier settings
-// say. It is for a bad value that was there before and must not change a guarded
-// CronJob because a newer webhook finds fault with it.
-func (s *Settings) Keep(key string, earlier Settings) {
+// Keep replaces in s, the settings of of, what the annotation key stands for by what
+// earlier settings say. It is for a bad value that was there before and must not
+// change a guarded CronJob because a newer webhook finds fault with it.
+func (s *Settings) Keep(key string, earlier Settings, of Subject) {
 	if k, ok := known[key]; ok {
-		k.keep(&earlier, s)
+		k.keep(&earlier, of, s)
 	} else if name, ok := strings.CutPrefix(key, AnnotationCommandPrefix); ok && earlier.Commands[name] != nil {
 		if s.Commands == nil {
 			s.Commands = map[string][]string{}
@@ -221,6 +219,23 @@ func parseAfter(v string, of Subject, to *Settings) string {
 		}
 	}
 	return ""
+}
+
+// keepContainers keeps those that the template still has; when it has none of them
+// all are wrapped, as without the annotation.
+func keepContainers(from *Settings, of Subject, to *Settings) {
+	kept := slices.DeleteFunc(slices.Clone(from.Containers), func(n string) bool { return find(of.Containers, n) == nil })
+	if len(kept) > 0 {
+		to.Containers = kept
+	}
+}
+
+// keepAfter keeps the place. What is behind it is read off the template, so that a
+// container that was added since does not run unguarded.
+func keepAfter(from *Settings, of Subject, to *Settings) {
+	if parseAfter(from.After, of, to) != "" {
+		to.After = from.After // gone from the template: its pods say so
+	}
 }
 
 func parseCommand(name, v string, of Subject, to *Settings) string {
@@ -303,7 +318,7 @@ func choice[T ~string](field func(*Settings) *T, accepted ...T) setting {
 			*field(to) = T(v)
 			return ""
 		},
-		keep: func(from, to *Settings) { *field(to) = *field(from) },
+		keep: func(from *Settings, _ Subject, to *Settings) { *field(to) = *field(from) },
 	}
 }
 
@@ -318,7 +333,7 @@ func span(field func(*Settings) *Duration, least, most time.Duration, bounds, ex
 			*field(to) = Duration(d)
 			return ""
 		},
-		keep: func(from, to *Settings) { *field(to) = *field(from) },
+		keep: func(from *Settings, _ Subject, to *Settings) { *field(to) = *field(from) },
 	}
 }
 

@@ -117,17 +117,32 @@ func TestContainersWithoutCommand(t *testing.T) {
 
 func TestKeepTakesOverEverySetting(t *testing.T) {
 	earlier := Settings{
-		JobName: "a/b", Ledger: "l", Containers: []string{"c"}, InitContainers: []string{"i"}, Commands: map[string][]string{"c": {"x"}},
-		After: "p", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3,
+		JobName: "a/b", Ledger: "l", Containers: []string{"side"}, InitContainers: []string{"prepare"}, Commands: map[string][]string{"c": {"x"}},
+		After: "proxy", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3,
+	}
+	keep := func(s *Settings, of Subject) {
+		for key := range known {
+			s.Keep(key, earlier, of)
+		}
+		s.Keep(AnnotationCommandPrefix+"c", earlier, of)
+		s.Keep("spec.something", earlier, of)
 	}
 	var s Settings
-	for key := range known {
-		s.Keep(key, earlier)
-	}
-	s.Keep(AnnotationCommandPrefix+"c", earlier)
-	s.Keep("spec.something", earlier)
-	if !reflect.DeepEqual(s, earlier) {
+	if keep(&s, subject(nil)); !reflect.DeepEqual(s, earlier) {
 		t.Errorf("got %+v", s)
+	}
+	// What the template has by now is wrapped, whatever the names were.
+	of := subject(nil)
+	of.InitContainers = append(of.InitContainers, Container{Name: "load", Command: true})
+	of.Containers[1].Name = "renamed"
+	now, _, _ := ParseAnnotations(of, "")
+	if keep(&now, of); !slices.Equal(now.InitContainers, []string{"prepare", "load"}) || !slices.Equal(now.Containers, []string{"main", "renamed"}) {
+		t.Errorf("got %+v", now)
+	}
+	of.InitContainers[1].Name = "another-proxy"
+	now, _, _ = ParseAnnotations(of, "")
+	if keep(&now, of); now.After != "proxy" || len(now.InitContainers) != 3 {
+		t.Errorf("got %+v", now)
 	}
 }
 

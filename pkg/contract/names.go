@@ -24,7 +24,8 @@ const (
 // Annotations and labels that Onceguard writes or reads elsewhere.
 const (
 	// LabelGuard with the value Enabled stands on the Job template and its pod
-	// template; the API server calls the Pod hook for exactly the pods that carry it.
+	// template; the API server calls the Pod hook for exactly the pods that carry it,
+	// whatever its value.
 	LabelGuard = Prefix + "guard"
 	// Enabled is the one accepted value of AnnotationGuard and LabelGuard.
 	Enabled = "enabled"

@@ -70,7 +70,8 @@ type Settings struct {
 	Ledger   string `json:"ledger"`
 	Schedule string `json:"schedule"`
 	TimeZone string `json:"timeZone,omitempty"`
-	// Since is when guarding began, or the last edit of schedule or zone.
+	// Since is the first whole second after guarding began, or after the last edit of
+	// schedule or zone: a window of that very instant was met by an unguarded Job.
 	Since time.Time `json:"since"`
 	// Refusal, when not empty, says why these settings cannot be used: each Job that
 	// carries them exits ExitRefused with it. It is for what could not be refused at

@@ -27,6 +27,7 @@ type Stamp struct {
 	Ops      []Op               // to apply; none when Problems is not empty
 	Problems []contract.Problem // why the writing must be refused
 	Warnings []string           // what people should know
+	Left     []string           // those of the warnings that are about values which were bad before
 }
 
 var (
@@ -75,26 +76,30 @@ func PatchCronJob(in CronJob) (Stamp, error) {
 		_, before, _ = judge(&old, in)
 	}
 	earlier, hasEarlier := earlierSettings(&old)
-	s.Since = in.Now.UTC().Truncate(time.Second)
+	s.Since = in.Now.UTC().Truncate(time.Second).Add(time.Second)
 	if hasEarlier && earlier.Schedule == s.Schedule && earlier.TimeZone == s.TimeZone {
 		s.Since = earlier.Since
 	}
 	var fresh []contract.Problem
+	var left []string
 	for _, problem := range problems {
+		// The cure may have changed with the template, or with a newer Onceguard.
+		there := func(p contract.Problem) bool { return p.Field == problem.Field && p.Value == problem.Value }
 		switch {
-		case !slices.Contains(before, problem):
+		case !slices.ContainsFunc(before, there):
 			fresh = append(fresh, problem)
 			continue
 		case hasEarlier && earlier.Refusal == "":
-			s.Keep(problem.Field, earlier)
-			warnings = append(warnings, "left as it was: "+problem.Error())
+			s.Keep(problem.Field, earlier, subject(&object, in))
+			left = append(left, "left as it was: "+problem.Error())
 		default:
 			if s.Refusal == "" {
 				s.Refusal = "CronJob " + s.CronJob + ": " + problem.Error()
 			}
-			warnings = append(warnings, "its Jobs are refused until this is mended: "+problem.Error())
+			left = append(left, "its Jobs are refused until this is mended: "+problem.Error())
 		}
 	}
+	warnings = append(warnings, left...)
 	if len(fresh) > 0 {
 		return Stamp{Problems: fresh, Warnings: warnings}, nil
 	}
@@ -110,22 +115,25 @@ func PatchCronJob(in CronJob) (Stamp, error) {
 			p.set(label, contract.Enabled)
 		}
 	}
-	return Stamp{Ops: p.ops, Warnings: append(warnings, advice(&object, s)...)}, nil
+	return Stamp{Ops: p.ops, Warnings: append(warnings, advice(&object, s)...), Left: left}, nil
 }
 
 // judge reads settings and problems off a CronJob.
 func judge(c *batchv1.CronJob, in CronJob) (contract.Settings, []contract.Problem, []string) {
-	zone := ""
-	if c.Spec.TimeZone != nil {
-		zone = *c.Spec.TimeZone
-	}
-	pod := &c.Spec.JobTemplate.Spec.Template.Spec
-	subject := subjectOf(pod)
-	subject.Namespace, subject.Name, subject.UID = in.Namespace, c.Name, string(c.UID)
-	subject.Annotations, subject.Schedule, subject.TimeZone = c.Annotations, c.Spec.Schedule, zone
-	s, problems, warnings := contract.ParseAnnotations(subject, in.Cluster)
+	s, problems, warnings := contract.ParseAnnotations(subject(c, in), in.Cluster)
 	problems = append(problems, jobProblems(&c.Spec.JobTemplate, "spec.jobTemplate.spec.")...)
-	return s, append(problems, podProblems(pod, s)...), warnings
+	return s, append(problems, podProblems(&c.Spec.JobTemplate.Spec.Template.Spec, s)...), warnings
+}
+
+// subject is a CronJob as its annotations are read.
+func subject(c *batchv1.CronJob, in CronJob) contract.Subject {
+	s := subjectOf(&c.Spec.JobTemplate.Spec.Template.Spec)
+	s.Namespace, s.Name, s.UID = in.Namespace, c.Name, string(c.UID)
+	s.Annotations, s.Schedule = c.Annotations, c.Spec.Schedule
+	if c.Spec.TimeZone != nil {
+		s.TimeZone = *c.Spec.TimeZone
+	}
+	return s
 }
 
 // subjectOf lists a pod spec's containers, without ours.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -83,6 +84,10 @@ func (g Guard) PatchPod(in Pod) (Injection, error) {
 // creation counts, so that all pods of a Job are told the same.
 func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.GuardConfig) {
 	s, job, refusal := g.settings(in, pod)
+	if label, ok := pod.Labels[contract.LabelGuard]; ok && label != contract.Enabled {
+		refusal = fmt.Sprintf("the pod's label %s has the value %q, and it is not known what that means: the one accepted value is %q; without a guard there is no label",
+			contract.LabelGuard, label, contract.Enabled)
+	}
 	var derived window.Derived
 	if refusal == "" {
 		d, err := window.Derive(job, s, in.Now)
@@ -138,7 +143,12 @@ func (g Guard) settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job,
 	text, stamped := in.Job.Annotations[contract.AnnotationConfig]
 	if stamped {
 		s, err := contract.DecodeSettings(text)
-		if err == nil {
+		switch {
+		case err == nil && !g.owns(in.Namespace, s.JobName):
+			return s, job, fmt.Sprintf("Job %s is in namespace %q, but its annotation %s means %q, the job of another one: "+
+				"it is written by Onceguard and must not be copied between namespaces or by hand; annotate the CronJob and let it make the Job",
+				job.Name, in.Namespace, contract.AnnotationConfig, s.JobName)
+		case err == nil:
 			return s, job, s.Refusal
 		}
 		s, _, _ = contract.ParseAnnotations(subject, g.Cluster)
@@ -161,8 +171,20 @@ func (g Guard) settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job,
 		return s, job, "Job " + job.Name + ": its spec was not read"
 	case len(problems) > 0:
 		return s, job, "Job " + job.Name + ": " + problems[0].Error()
+	case in.Job.GenerateName != "" && in.Job.Annotations[contract.AnnotationJobName] == "":
+		return s, job, fmt.Sprintf("Job %s got its name from generateName %q, so as a job name it would be a new one each time and no run ever a duplicate of another: "+
+			"set the annotation %s on the Job to a name that stays the same", job.Name, in.Job.GenerateName, contract.AnnotationJobName)
 	}
 	return s, job, ""
+}
+
+// owns reports whether jobName is one of namespace's: whoever may make Jobs there must
+// not be able to take or to complete other people's windows.
+func (g Guard) owns(namespace, jobName string) bool {
+	if g.Cluster != "" {
+		jobName = strings.TrimPrefix(jobName, g.Cluster+":")
+	}
+	return strings.HasPrefix(jobName, namespace+"/")
 }
 
 // mismatch compares what the Job was stamped with to the pod at hand.

@@ -17,8 +17,9 @@ import (
 
 var jobsResource = batchv1.SchemeGroupVersion.WithResource("jobs")
 
-// selector chooses what Onceguard cares about.
-const selector = contract.LabelGuard + "=" + contract.Enabled
+// selector chooses what Onceguard cares about: whatever carries the label, as a wrong
+// value is refused, not ignored.
+const selector = contract.LabelGuard
 
 // Jobs reads the metadata of Jobs: from a watched copy of the labelled ones, and
 // live on a miss, since a pod follows its Job within milliseconds.

@@ -136,7 +136,7 @@ func manual(job Job, s contract.Settings, sched Schedule, schedErr error) (Deriv
 	}
 	at := sched.Newest(s.Since, job.Created)
 	if at.IsZero() {
-		return refuse("Job %s was made by hand and means the newest due window, but none of schedule %q (%s) was due between %s, when guarding began, and %s; "+
+		return refuse("Job %s was made by hand and means the newest due window, but none of schedule %q (%s) was due between %s, when guarding began or the schedule was last changed, and %s; "+
 			"wait for the first, or set %s on CronJob %s for runs of their own",
 			job.Name, s.Schedule, sched.zone, s.Since.UTC().Format(time.RFC3339), job.Created.UTC().Format(time.RFC3339), separate, s.CronJob)
 	}
@@ -151,8 +151,8 @@ func declared(job Job, s contract.Settings) (Derived, error) {
 	switch {
 	case job.CronJob != "":
 		return refuse("Job %s of CronJob %s carries the label %s but no %s, so it was not prepared by Onceguard: "+
-			"annotate the CronJob with %s=%s instead of labelling its template",
-			job.Name, job.CronJob, contract.LabelGuard, contract.AnnotationConfig, contract.AnnotationGuard, contract.Enabled)
+			"annotate the CronJob with %s=%s instead of labelling its template, or, if the Job lost what the template has, create it with kubectl create job --from=cronjob/%s",
+			job.Name, job.CronJob, contract.LabelGuard, contract.AnnotationConfig, contract.AnnotationGuard, contract.Enabled, job.CronJob)
 	case job.WindowStart == "":
 		return refuse("Job %s belongs to no CronJob and does not say which window it means: "+
 			"set the annotation %s (an instant like 2026-11-30T13:00:00Z) on its pod template", job.Name, contract.AnnotationWindowStart)

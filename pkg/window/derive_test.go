@@ -111,7 +111,7 @@ func TestDerive(t *testing.T) {
 		},
 		{
 			name: "nothing due since guarding began", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
-			change: []func(*contract.Settings){since("2025-06-01T10:06:00Z")}, want: "wait for the first",
+			change: []func(*contract.Settings){since("2025-06-01T10:06:00Z")}, want: "when guarding began or the schedule was last changed, and 2025-06-01T10:07:31Z; wait for the first",
 		},
 		{
 			name: "due at the instant guarding began", job: Job{Name: "x", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{inst: "manual"}},
@@ -139,7 +139,7 @@ func TestDeriveWithoutCronJob(t *testing.T) {
 	check(t, Job{Name: "load-7", WindowStart: "2025-06-01T12:00:00+02:00"}, s, "2025-06-01T10:00:00Z", "", "", contract.SourceDeclared, contract.TriggerScheduled)
 	check(t, Job{Name: "load-7", WindowStart: "noon"}, s, `"noon" is no instant`, "", "", "", "")
 	check(t, Job{Name: "load-7"}, s, "set the annotation onceguard.dev/window-start", "", "", "", "")
-	check(t, Job{Name: "load-7", CronJob: "sync", WindowStart: "2025-06-01T10:00:00Z"}, s, "annotate the CronJob", "", "", "", "")
+	check(t, Job{Name: "load-7", CronJob: "sync", WindowStart: "2025-06-01T10:00:00Z"}, s, "kubectl create job --from=cronjob/sync", "", "", "", "")
 }
 
 func check(t *testing.T, job Job, s contract.Settings, want, jobName, end string, source contract.Source, trigger contract.Trigger) {
