@@ -117,6 +117,17 @@ func TestDeferredTriggerOfTheWorker(t *testing.T) {
 	}
 }
 
+// SQL of the worker cannot make the commit one that is answered before it is safe.
+func TestTheCommitIsDurableWhateverTheWorkerSets(t *testing.T) {
+	b := newBench(t)
+	b.exec(`CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE book SET note = current_setting('synchronous_commit'); RETURN NULL; END $$`)
+	b.exec(`CREATE CONSTRAINT TRIGGER late AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()`)
+	b.must(`{"statements":[{"sql":"INSERT INTO book(n) VALUES (1)"},{"sql":"SELECT set_config('synchronous_commit', 'off', true)"}]}`)
+	if got := b.text(`SELECT note FROM book`); got != "on" {
+		t.Errorf("at COMMIT synchronous_commit was %s", got)
+	}
+}
+
 // A commit that no standby has is not replayed as a success: a failover could lose it.
 func TestReplayIsDurable(t *testing.T) {
 	s, err := postgres.Start(t.Context(), postgres.Options{NoSync: true})

@@ -68,7 +68,7 @@
 // answer cannot stretch it. The database counts the lease from later, so a worker that
 // is gone by trustedUntil is gone before anybody may take over. A heartbeat renews a
 // lease that has run out too, as long as nobody took over: the id is still the fence.
-// claim, begin and resolve lift synchronous_commit off or local to on for their
+// claim, begin, complete and resolve lift synchronous_commit off or local to on for their
 // transaction; heartbeats use the session's. After a failover that lost one, the
 // next attempt may start up to one heartbeat too early; its predecessor is fenced then.
 //
@@ -100,7 +100,8 @@
 // # Rights
 //
 // The functions are SECURITY DEFINER with a fixed search_path; a job's login has no right
-// on any table. They look at session_user: its name, or a group it belongs to, must have
+// on any table: what the owner's default privileges, or a hand, give to others is taken
+// away whenever the migrations are run and at each grant_job. They look at session_user: its name, or a group it belongs to, must have
 // been granted a pattern that covers the job (grant_job). Behind a pooler that logs in as
 // another user (user= in PgBouncer's [databases]) that other user needs the grant.
 package ledger

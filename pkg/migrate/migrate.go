@@ -40,7 +40,9 @@ const (
 // ErrServer says that this Postgres cannot hold a ledger.
 var ErrServer = errors.New("this Postgres server cannot hold a ledger")
 
-// Up applies what is missing and gives the versions before and after.
+// Up applies what is missing and gives the versions before and after. It also takes
+// away every right on the ledger that default privileges or a hand gave to others than
+// the owner; what the grant functions gave stays.
 func Up(ctx context.Context, url string, log *zap.Logger) (from, to int, err error) {
 	cfg, err := pgurl.Parse(url, "onceguard-migrate")
 	if err != nil {
@@ -84,6 +86,10 @@ func Up(ctx context.Context, url string, log *zap.Logger) (from, to int, err err
 	after, err := p.GetDBVersion(ctx)
 	if err != nil {
 		return int(before), 0, err
+	}
+	// Each time: a grant on our tables is a way around the protocol, whoever made it.
+	if _, err := db.ExecContext(ctx, "SELECT onceguard.seal()"); err != nil {
+		return int(before), int(after), explain(err, cfg)
 	}
 	if newest := Latest(); int(after) > newest {
 		log.Warn("the ledger is newer than this program", zap.Int64("version", after), zap.Int("program", newest))

@@ -146,3 +146,97 @@ func TestGrantErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Default privileges of the owner, meant for its business tables, must not open the
+// ledger to the job's login: whoever may write its tables passes by every check.
+func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
+	ctx := t.Context()
+	owner := postgres.Database(t)
+	role, roleURL := postgres.Login(t, owner)
+	reader, readerURL := postgres.Login(t, owner)
+	o := connect(t, owner)
+	must := func(sql string) {
+		t.Helper()
+		if _, err := o.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	for _, what := range []string{"TABLES", "SEQUENCES", "FUNCTIONS", "SCHEMAS"} {
+		must("ALTER DEFAULT PRIVILEGES GRANT ALL ON " + what + " TO " + role)
+		must("ALTER DEFAULT PRIVILEGES GRANT ALL ON " + what + " TO PUBLIC")
+	}
+	up := func() {
+		t.Helper()
+		if _, _, err := migrate.Up(ctx, owner, zap.NewNop()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	up()
+	if err := migrate.GrantAudit(ctx, owner, reader); err != nil {
+		t.Fatal(err)
+	}
+	// What a login has beside the grants: relation and function names with the privilege.
+	rights := func(role string) (has []string) {
+		t.Helper()
+		rows, err := o.Query(ctx, `
+			SELECT c.relname || ' ' || p FROM pg_class c, unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) p
+			WHERE c.relnamespace = 'onceguard'::regnamespace AND c.relkind IN ('r', 'v') AND (has_table_privilege($1, c.oid, p)
+				OR p IN ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES') AND has_any_column_privilege($1, c.oid, p))
+			UNION ALL SELECT c.relname || ' ' || p FROM pg_class c, unnest('{SELECT,USAGE,UPDATE}'::text[]) p
+			WHERE c.relnamespace = 'onceguard'::regnamespace AND c.relkind = 'S' AND has_sequence_privilege($1, c.oid, p)
+			UNION ALL SELECT p.proname || ' EXECUTE' FROM pg_proc p WHERE pronamespace = 'onceguard'::regnamespace AND has_function_privilege($1, p.oid, 'EXECUTE')
+			UNION ALL SELECT 'CREATE' WHERE has_schema_privilege($1, 'onceguard', 'CREATE')
+			ORDER BY 1`, role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return has
+	}
+	const views = "attempts SELECT,jobs SELECT,schema_version EXECUTE,skips SELECT,windows SELECT"
+	const functions = "begin EXECUTE,claim EXECUTE,complete EXECUTE,heartbeat EXECUTE,record_skip EXECUTE,release EXECUTE,resolve EXECUTE,schema_version EXECUTE,stored EXECUTE"
+	wants := func(when, role, want string) {
+		t.Helper()
+		if got := strings.Join(rights(role), ","); got != want {
+			t.Errorf("%s: %s may %q, want %q", when, role, got, want)
+		}
+	}
+	wants("at once", role, "")
+	wants("at once", reader, views)
+	if err := migrate.GrantJob(ctx, owner, role, "shop/*"); err != nil {
+		t.Fatal(err)
+	}
+	wants("granted", role, functions)
+
+	for _, again := range []struct {
+		when string
+		seal func()
+	}{
+		{"after Up", up},
+		{"after a grant", func() {
+			if err := migrate.GrantJob(ctx, owner, role, "shop/*"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		must("GRANT ALL ON ALL TABLES IN SCHEMA onceguard TO " + role + " WITH GRANT OPTION")
+		must("GRANT UPDATE (status) ON onceguard.job_execution TO " + reader)
+		must("GRANT ALL ON ALL FUNCTIONS IN SCHEMA onceguard TO " + role)
+		must("GRANT ALL ON ALL FUNCTIONS IN SCHEMA onceguard TO PUBLIC")
+		must("GRANT ALL ON ALL SEQUENCES IN SCHEMA onceguard TO PUBLIC")
+		must("GRANT CREATE ON SCHEMA onceguard TO " + role)
+		if _, err := connect(t, roleURL).Exec(ctx, "GRANT INSERT ON onceguard.job_grant TO "+reader); err != nil {
+			t.Fatal(err)
+		}
+		again.seal()
+		wants(again.when, reader, views)
+		must("REVOKE SELECT ON onceguard.attempts, onceguard.jobs, onceguard.skips, onceguard.windows FROM " + role + " CASCADE") // reading is the owner's to give
+		wants(again.when, role, functions)
+	}
+	if _, err := connect(t, readerURL).Exec(ctx, "SELECT * FROM onceguard.windows"); err != nil {
+		t.Error(err)
+	}
+}

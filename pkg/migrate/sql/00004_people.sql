@@ -70,14 +70,65 @@ COMMENT ON COLUMN onceguard.jobs.seconds_since_completed IS 'Since the latest co
 COMMENT ON COLUMN onceguard.jobs.closed_before IS 'Windows before this instant never run.';
 
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.job_functions() RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY['claim', 'heartbeat', 'begin', 'complete', 'release', 'resolve', 'record_skip', 'stored', 'schema_version']
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.job_functions IS 'Internal: what a job''s login may call.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.seal(fresh boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    revoke text;
+BEGIN
+    -- ALTER DEFAULT PRIVILEGES of the owner, meant for business tables, works on these tables
+    -- too, and a login that may write them passes by every check. Only what the grant
+    -- functions give stays: nothing on tables and sequences, SELECT on views, EXECUTE on
+    -- job_functions(); of fresh objects nothing at all.
+    FOR revoke IN
+        SELECT DISTINCT format('REVOKE %s ON %s %s FROM %s CASCADE', o.what, o.kind, o.name,
+               CASE o.grantee WHEN 0 THEN 'PUBLIC' ELSE o.grantee::regrole::text END)
+        FROM (
+            SELECT CASE WHEN c.relkind = 'v' AND NOT seal.fresh THEN 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER' ELSE 'ALL' END AS what,
+                   CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind, c.oid::regclass::text AS name, x.grantee, c.relowner AS owner
+            FROM pg_class c
+            CROSS JOIN LATERAL (
+                SELECT a.grantee, a.privilege_type FROM aclexplode(c.relacl) a
+                UNION ALL
+                SELECT a.grantee, a.privilege_type FROM pg_attribute t, aclexplode(t.attacl) a WHERE t.attrelid = c.oid
+            ) x
+            WHERE c.relnamespace = 'onceguard'::regnamespace
+              AND (c.relkind <> 'v' OR seal.fresh OR x.privilege_type IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER'))
+            UNION ALL
+            SELECT 'ALL', 'FUNCTION', p.oid::regprocedure::text, x.grantee, p.proowner
+            FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x
+            WHERE p.pronamespace = 'onceguard'::regnamespace AND (seal.fresh OR x.grantee = 0 OR p.proname <> ALL (onceguard.job_functions()))
+            UNION ALL
+            -- A function of somebody else's in this schema could stand for one of ours.
+            SELECT 'CREATE', 'SCHEMA', 'onceguard', x.grantee, n.nspowner
+            FROM pg_namespace n, aclexplode(n.nspacl) x
+            WHERE n.nspname = 'onceguard' AND x.privilege_type = 'CREATE' AND x.grantee <> current_user::regrole
+        ) o
+        WHERE o.grantee <> o.owner
+    LOOP
+        EXECUTE revoke;
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.seal IS 'Internal: takes away what default privileges, or a hand, gave to others than the owner.';
+
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.grant_job(role name, pattern text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     f text;
 BEGIN
+    PERFORM onceguard.seal();
     EXECUTE format('GRANT USAGE ON SCHEMA onceguard TO %I', grant_job.role);
-    FOREACH f IN ARRAY ARRAY['claim', 'heartbeat', 'begin', 'complete', 'release', 'resolve', 'record_skip', 'stored', 'schema_version'] LOOP
+    FOREACH f IN ARRAY onceguard.job_functions() LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION onceguard.%I TO %I', f, grant_job.role);
     END LOOP;
     INSERT INTO onceguard.job_grant (role, pattern) VALUES (grant_job.role, grant_job.pattern) ON CONFLICT DO NOTHING;
@@ -115,3 +166,4 @@ COMMENT ON FUNCTION onceguard.schema_version IS 'The version of these functions,
 
 REVOKE ALL ON ALL TABLES IN SCHEMA onceguard FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;
+SELECT onceguard.seal(fresh => true);
