@@ -131,6 +131,53 @@ func TestReconcilerWritesNothingWhenAllIsWell(t *testing.T) {
 	}
 }
 
+func TestABadValueThatNobodySawIsTold(t *testing.T) {
+	c := cronJob("sync", map[string]string{contract.AnnotationGuard: "enabled", contract.AnnotationLease: "2", contract.AnnotationBusy: "no"})
+	client := fake.NewClientset(c)
+	r := &Reconciler{Client: client, Now: now, Log: zap.NewNop()}
+	twin := &Reconciler{Client: client, Now: now, Log: zap.NewNop()}
+	creates := func(r *Reconciler) (n int) {
+		t.Helper()
+		client.ClearActions()
+		current, err := client.BatchV1().CronJobs("shop").Get(t.Context(), "sync", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		current.Annotations = c.Annotations
+		if err := r.Reconcile(t.Context(), current); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range client.Actions() {
+			if a.Matches("create", "events") {
+				n++
+			}
+		}
+		return n
+	}
+	if first, second, other := creates(r), creates(r), creates(twin); first != 2 || second != 0 || other != 2 {
+		t.Errorf("told %d, %d and by the other replica %d times; want 2, 0, 2", first, second, other)
+	}
+	list, err := client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 2 {
+		t.Fatalf("want one Event for each value, whoever told it: %v %v", list, err)
+	}
+	for _, e := range list.Items {
+		if e.Reason != ReasonBadAnnotation || e.Type != corev1.EventTypeWarning || e.InvolvedObject.Kind != "CronJob" || e.InvolvedObject.UID != c.UID ||
+			!strings.Contains(e.Message, "until this is mended: onceguard.dev/") {
+			t.Errorf("got %+v", e)
+		}
+	}
+	// Mended and broken again: news.
+	c.Annotations = map[string]string{contract.AnnotationGuard: "enabled", contract.AnnotationBusy: "no"}
+	if n := creates(r); n != 0 {
+		t.Errorf("one less was told %d times", n)
+	}
+	c.Annotations = map[string]string{contract.AnnotationGuard: "enabled", contract.AnnotationBusy: "no", contract.AnnotationLease: "2"}
+	if n := creates(r); n != 1 {
+		t.Errorf("one more was told %d times", n)
+	}
+}
+
 func partial(name, uid string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},

@@ -28,6 +28,8 @@ const (
 	ReasonSkipped    = "WindowSkipped"    // the window is done, or another has it: the pod ended with 0
 	ReasonRefused    = "WindowRefused"    // nothing will run until somebody mends what the message names
 	ReasonUnfinished = "WindowUnfinished" // the ledger was away or the lease was lost: it is tried again
+	// ReasonBadAnnotation: a CronJob has a value that is not accepted and nobody was warned.
+	ReasonBadAnnotation = "BadAnnotation"
 )
 
 // newsworthy is how long after it happened something is still told: Kubernetes keeps
@@ -204,29 +206,32 @@ func (n *Notes) tell(ctx context.Context, what note) error {
 		kind = corev1.EventTypeNormal
 	}
 	for _, object := range about {
-		now := metav1.NewTime(n.Now())
-		event := &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: what.namespace, Name: eventName(object, what)},
-			InvolvedObject: object, Reason: what.reason, Message: cut(message, longest), Type: kind,
-			Source: corev1.EventSource{Component: "onceguard"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-			ReportingController: "onceguard.dev/webhook", ReportingInstance: "onceguard",
-		}
-		_, err := n.Client.CoreV1().Events(what.namespace).Create(ctx, event, metav1.CreateOptions{})
-		switch {
-		case err == nil, apierrors.IsAlreadyExists(err):
-		case apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the namespace is going
-			n.Log.Warn("Event not written", zap.String("namespace", what.namespace), zap.String("job", what.job), zap.Error(err))
-		default:
+		if err := event(ctx, n.Client, n.Log, object, what.reason, kind, message, string(what.podUID), n.Now()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// eventName is the same for the same news, whoever tells it.
-func eventName(object corev1.ObjectReference, what note) string {
-	sum := sha256.Sum256([]byte(string(what.podUID) + what.reason + object.Kind))
-	return fmt.Sprintf("%s.%s", object.Name, hex.EncodeToString(sum[:8]))
+// event writes one Event. news tells it from others of that reason about the same
+// object; it has the same name whoever writes it, so that two replicas write one.
+func event(ctx context.Context, client kubernetes.Interface, log *zap.Logger, about corev1.ObjectReference, reason, kind, message, news string, at time.Time) error {
+	sum := sha256.Sum256([]byte(news + reason + about.Kind))
+	now := metav1.NewTime(at)
+	_, err := client.CoreV1().Events(about.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: about.Namespace, Name: about.Name + "." + hex.EncodeToString(sum[:8])},
+		InvolvedObject: about, Reason: reason, Message: cut(message, longest), Type: kind,
+		Source: corev1.EventSource{Component: "onceguard"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		ReportingController: "onceguard.dev/webhook", ReportingInstance: "onceguard",
+	}, metav1.CreateOptions{})
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the namespace is going
+		log.Warn("Event not written", zap.String("namespace", about.Namespace), zap.String(strings.ToLower(about.Kind), about.Name), zap.Error(err))
+		return nil
+	}
+	return err
 }
 
 // cut shortens s to n bytes without breaking a character.

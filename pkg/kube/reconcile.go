@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,13 +31,16 @@ const (
 
 // Reconciler gives CronJobs what the webhook would have given them, had it been
 // asked: those annotated before the installation or while it was away, and those
-// un-annotated in that time.
+// un-annotated in that time. Its values that are bad become Events, since nobody saw
+// a warning.
 type Reconciler struct {
 	Client   kubernetes.Interface
 	Cluster  string   // prefix of job names
 	Excluded []string // namespaces that Onceguard leaves alone
 	Now      func() time.Time
 	Log      *zap.Logger
+
+	told map[string][]string // bad values by CronJob, until they are mended; only the loop touches it
 }
 
 // Run reconciles until ctx ends.
@@ -52,6 +56,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	informer := cronJobs.Informer()
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			enqueue(o)
+		},
 	}); err != nil {
 		return fmt.Errorf("watching CronJobs: %w", err)
 	}
@@ -61,6 +71,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	drain(ctx, queue, func(ctx context.Context, key string) error {
 		o, ok, err := informer.GetStore().GetByKey(key)
 		if err != nil || !ok {
+			delete(r.told, key)
 			return err
 		}
 		cronJob, ok := o.(*batchv1.CronJob)
@@ -84,8 +95,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, c *batchv1.CronJob) error {
 		return err
 	}
 	stamp, err := inject.PatchCronJob(inject.CronJob{Object: raw, OldObject: raw, Namespace: c.Namespace, Cluster: r.Cluster, Now: r.Now()})
-	if err != nil || len(stamp.Ops) == 0 {
+	if err != nil {
 		return err
+	}
+	if err := r.tell(ctx, c, stamp.Left); err != nil {
+		return err
+	}
+	if len(stamp.Ops) == 0 {
+		return nil
 	}
 	// Only if nobody changed it since it was read.
 	patch, err := json.Marshal(append([]inject.Op{{Op: "test", Path: "/metadata/resourceVersion", Value: c.ResourceVersion}}, stamp.Ops...))
@@ -101,6 +118,30 @@ func (r *Reconciler) Reconcile(ctx context.Context, c *batchv1.CronJob) error {
 			zap.Int("changes", len(stamp.Ops)), zap.Strings("warnings", stamp.Warnings))
 	}
 	return err
+}
+
+// tell writes an Event about each value that is left as it was, once until it is
+// mended.
+func (r *Reconciler) tell(ctx context.Context, c *batchv1.CronJob, left []string) error {
+	key := c.Namespace + "/" + c.Name
+	before, now := r.told[key], []string(nil)
+	for _, sentence := range left {
+		news := string(c.UID) + sentence
+		if !slices.Contains(before, news) {
+			about := corev1.ObjectReference{APIVersion: "batch/v1", Kind: "CronJob", Namespace: c.Namespace, Name: c.Name, UID: c.UID}
+			if err := event(ctx, r.Client, r.Log, about, ReasonBadAnnotation, corev1.EventTypeWarning, sentence, news, r.Now()); err != nil {
+				return err
+			}
+		}
+		now = append(now, news)
+	}
+	if r.told == nil {
+		r.told = map[string][]string{}
+	}
+	if r.told[key] = now; len(now) == 0 {
+		delete(r.told, key)
+	}
+	return nil
 }
 
 // drain hands out the queue's items until it is shut down, and gives each a few
