@@ -13,10 +13,13 @@ render() {
 {
   cat <<EOF
 # Rendered from charts/onceguard with default values by "make deploy": change the chart.
-#   1. migrate the ledger: migrate.yaml, or kubectl onceguard migrate
-#   2. kubectl apply --server-side -f onceguard.yaml
+#   1. name your two images: in the Deployment image: (the webhook's) and --guard-image=
+#      (the guard's); the ones below are in no public registry
+#   2. migrate the ledger: migrate.yaml, or kubectl onceguard migrate
+#   3. kubectl apply --server-side -f onceguard.yaml
 # Undoing it: take the annotation onceguard.dev/guard off every CronJob first, then
-# kubectl delete -f onceguard.yaml.
+# kubectl delete -f onceguard.yaml. That deletes the policy onceguard-pods as well (helm
+# uninstall keeps it): pods that still ask for the guard run WITHOUT it then.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -30,7 +33,7 @@ EOF
 {
   cat <<'EOF'
 # Rendered from charts/onceguard by "make deploy": change the chart.
-# Brings a ledger to this release's schema. The Secret ledger-owner must be there first:
+# Brings a ledger to this release's schema. Name your webhook's image: first. The Secret ledger-owner must be there first:
 #   kubectl create namespace onceguard-system
 #   kubectl -n onceguard-system create secret generic ledger-owner --from-file=url=owner.url
 #   kubectl apply -f migrate.yaml

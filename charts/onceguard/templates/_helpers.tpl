@@ -49,7 +49,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Namespaces in which nothing is ever guarded, as a JSON list. */}}
 {{- define "onceguard.excludedNamespaces" -}}
-{{- concat .Values.excludedNamespaces (list .Release.Namespace) | uniq | sortAlpha | toJson -}}
+{{- concat (.Values.excludedNamespaces | default list) (list .Release.Namespace) | uniq | sortAlpha | toJson -}}
 {{- end -}}
 
 {{- define "onceguard.podSecurityContext" -}}
