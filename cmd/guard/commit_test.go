@@ -168,3 +168,32 @@ func TestCommitWhileAdopting(t *testing.T) {
 		t.Errorf("%+v", ack)
 	}
 }
+
+// A sidecar whose log nobody reads any more works on.
+func TestBrokenLogDoesNotEndTheGuard(t *testing.T) {
+	at := testPaths(t, migrated(t))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	defer func() { _ = w.Close() }()
+	startSidecarTo(t, testConfig(), at, w)
+	s := speak(t, at.execSocket, wire.Message{Type: wire.TypeHello, Version: wire.Version, Container: "main", Kind: wire.KindWorker})
+	s.hears(wire.TypeRun)
+	if ack := s.exits(0); ack.Code != 0 {
+		t.Errorf("%+v", ack)
+	}
+}
+
+func TestPlannedInstants(t *testing.T) {
+	for value, cure := range map[string]string{
+		"2026-11-30T13:18:00.5Z": "whole seconds", "2026-11-30T13:18:00.000000001Z": "whole seconds", "today": "RFC 3339",
+		"2026-11-30T13:18:00Z": "", "2026-11-30T13:18:00.000Z": "", "2026-11-30T14:18:00+01:00": "",
+	} {
+		_, err := parse([]string{"--job", "shop/a", "--window-start", value, "--", "true"}, io.Discard)
+		if (err == nil) != (cure == "") || err != nil && !strings.Contains(err.Error(), cure) {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}

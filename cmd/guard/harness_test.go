@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -230,6 +231,18 @@ func sidecarMain() {
 // startSidecar runs a guard as a process of its own, to be killed.
 func startSidecar(t *testing.T, config contract.GuardConfig, at paths) (cmd *exec.Cmd, log *buffer) {
 	t.Helper()
+	log = &buffer{}
+	cmd = startSidecarTo(t, config, at, log)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the sidecar:\n%s", log)
+		}
+	})
+	return cmd, log
+}
+
+func startSidecarTo(t *testing.T, config contract.GuardConfig, at paths, stderr io.Writer) *exec.Cmd {
+	t.Helper()
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -238,9 +251,8 @@ func startSidecar(t *testing.T, config contract.GuardConfig, at paths) (cmd *exe
 	if err != nil {
 		t.Fatal(err)
 	}
-	log = &buffer{}
-	cmd = &exec.Cmd{
-		Path: binary, Args: []string{"sidecar-in", filepath.Dir(at.state)}, Stderr: log,
+	cmd := &exec.Cmd{
+		Path: binary, Args: []string{"sidecar-in", filepath.Dir(at.state)}, Stderr: stderr,
 		Env: []string{contract.EnvConfig + "=" + string(b), contract.EnvPodName + "=order-sync-a", contract.EnvPodUID + "=u1", "GORACE=atexit_sleep_ms=0"},
 	}
 	if err := cmd.Start(); err != nil {
@@ -249,11 +261,8 @@ func startSidecar(t *testing.T, config contract.GuardConfig, at paths) (cmd *exe
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("log of the sidecar:\n%s", log)
-		}
 	})
-	return cmd, log
+	return cmd
 }
 
 func password(t *testing.T, url string) string {

@@ -184,8 +184,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 func instant(to *time.Time) func(string) error {
 	return func(s string) (err error) {
 		*to, err = time.Parse(time.RFC3339, s)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("%q is not an RFC 3339 instant like 2026-11-30T13:18:00Z", s)
+		case to.Nanosecond() != 0: // date +%N: each run would be a window of its own
+			return fmt.Errorf("%q has fractions of a second, which are not accepted; windows begin at whole seconds, like 2026-11-30T13:18:00Z", s)
 		}
 		return nil
 	}

@@ -25,6 +25,8 @@ import (
 func sidecar(ctx context.Context, env func(string) string, at paths, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	// A log that nobody reads any more is no reason to end.
+	signal.Ignore(syscall.SIGPIPE)
 	log := logs.New(stderr, zapcore.InfoLevel)
 	config, err := guard.ParseConfig(env(contract.EnvConfig))
 	if err != nil {

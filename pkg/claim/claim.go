@@ -29,10 +29,9 @@ type Verdict string
 
 // The verdicts.
 const (
-	Run    Verdict = "run"
-	Skip   Verdict = "skip"
-	Wait   Verdict = "wait"
-	Refuse Verdict = "refuse"
+	Run  Verdict = "run"
+	Skip Verdict = "skip"
+	Wait Verdict = "wait"
 )
 
 // Reason explains a verdict; the value is the log value, the SQL value and the label.
@@ -137,7 +136,7 @@ type Completion struct {
 type End struct {
 	Outcome  Outcome
 	ExitCode *int   // as Kubernetes shows it: 128+n for a signal
-	Message  string // at most 1024 bytes are kept
+	Message  string // at most 1024 characters are kept
 }
 
 // Resolution answers what became of an unknown COMMIT.

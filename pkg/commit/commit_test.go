@@ -59,6 +59,7 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 		{"not JSON", `{"statements":`, Invalid, -1, ""},
 		{"empty body", ``, Invalid, -1, ""},
 		{"two values", `{} {}`, Invalid, -1, ""},
+		{"null", ` null `, Invalid, -1, ""},
 		{"unknown field", `{"statments":[]}`, Invalid, -1, ""},
 		{"wrong type", `{"statements":[{"sql":1}]}`, Invalid, -1, ""},
 		{"no SQL", `{"statements":[` + book + `{"sql":" "}]}`, Invalid, 1, ""},

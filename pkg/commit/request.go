@@ -60,6 +60,10 @@ func Parse(body []byte) (Request, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return r, invalid("the body has more than one JSON value")
 	}
+	if isNull(body) {
+		// To complete a window is said on purpose; null may be a variable that was not set.
+		return r, invalid("the body is null; to complete the window without statements send {}")
+	}
 	return r, r.validate()
 }
 

@@ -303,9 +303,6 @@ func (m *step) asked(e Asked) {
 		m.skip(a.Reason, m.skipText(a))
 	case claim.Wait:
 		m.busy(a)
-	case claim.Refuse:
-		m.refuseWaiting(contract.ExitRefused, m.say(TextRefused, string(a.Reason)))
-		m.Phase = Idle
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -23,7 +22,7 @@ const (
 	callTimeout = 10 * time.Second
 	// idleCheck is how long a connection may rest before it is looked at again.
 	idleCheck = time.Second
-	// maxMessage is how many bytes of an attempt's message are kept.
+	// maxMessage is how many characters of an attempt's message are kept.
 	maxMessage = 1024
 )
 
@@ -190,16 +189,16 @@ func (l *Ledger) Release(ctx context.Context, a claim.Attempt, e claim.End) (cla
 	return claim.Outcome(v.string()), v.err
 }
 
-// shorten cuts at a character's border.
+// shorten cuts as release does in SQL, so that no more is sent than is kept.
 func shorten(s string) string {
-	if len(s) <= maxMessage {
-		return s
+	n := 0
+	for i := range s {
+		if n == maxMessage {
+			return s[:i]
+		}
+		n++
 	}
-	n := maxMessage
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return s
 }
 
 // RecordSkip records that this pod did not run, once however often it is called. reason

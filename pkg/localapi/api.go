@@ -98,7 +98,7 @@ var statuses = map[commit.Code]int{
 	commit.Failed:        http.StatusBadRequest,
 	commit.Unexpected:    http.StatusBadRequest,
 	commit.Forbidden:     http.StatusBadRequest,
-	commit.TooLarge:      http.StatusBadRequest,
+	commit.TooLarge:      http.StatusBadRequest, // 413 is about a body; here it is the answer that would be too large
 	commit.Refused:       http.StatusBadRequest,
 	commit.InFlight:      http.StatusConflict,
 	commit.NoAttempt:     http.StatusPreconditionFailed,

@@ -152,7 +152,7 @@ func testCompleted(t *testing.T, s Subject) {
 		t.Fatalf("%+v", h)
 	}
 	asks(t, s, a, claim.Skip, claim.AlreadyCompleted)
-	beats(t, s, a, claim.BeatOK) // the worker may go on after its commit
+	beats(t, s, a, claim.BeatOK)                                   // the worker may go on after its commit
 	releases(t, s, a, claim.OutcomeFailed, claim.OutcomeCompleted) // it is told the truth
 	releases(t, s, a, claim.OutcomeUncommitted, claim.OutcomeCompleted)
 	beats(t, s, a, claim.BeatLost)
