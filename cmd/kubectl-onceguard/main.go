@@ -4,7 +4,7 @@
 //	kubectl onceguard windows [-n NS | -A] [--job NAME] [--state done,running,failed] [--since 24h]
 //	kubectl onceguard show JOB WINDOW
 //	kubectl onceguard migrate
-//	kubectl onceguard grant ROLE PATTERN
+//	kubectl onceguard grant ROLE [PATTERN] [--audit] [--revoke]
 //	kubectl onceguard version
 //
 // The ledger's URL comes from --ledger-url-file, else from the environment variable

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/onceguard/onceguard/test/postgres"
 )
@@ -111,6 +113,9 @@ func record(t *testing.T) (ownerURL string) {
 	}
 	fail("shop/order-sync", noon, claim("shop/order-sync", noon))
 	complete("shop/order-sync", noon, claim("shop/order-sync", noon))
+	// Only separate runs, the older one with the greater name.
+	complete("lab/probe@b", noon, claim("lab/probe@b", noon))
+	complete("lab/probe@a", one, claim("lab/probe@a", one))
 	exec("SELECT onceguard.record_skip($1, $2, $3, 'completed', $4::text::jsonb)", "shop/order-sync", noon, uuid.New(), origin)
 	fail("shop/order-sync", one, claim("shop/order-sync", one))
 	claim("shop/order-sync", two)
@@ -142,7 +147,7 @@ func TestWindows(t *testing.T) {
 		args []string
 		want string
 	}{
-		"all, newest first":    {[]string{"-A"}, "shop/order-sync 14:00 running, shop/order-sync 13:00 failed, bank/interest 12:00 done, shop/order-sync 12:00 done"},
+		"all, newest first":    {[]string{"-A"}, "shop/order-sync 14:00 running, lab/probe@a 13:00 done, shop/order-sync 13:00 failed, bank/interest 12:00 done, lab/probe@b 12:00 done, shop/order-sync 12:00 done"},
 		"a namespace":          {[]string{"-n", "bank"}, "bank/interest 12:00 done"},
 		"a job of a namespace": {[]string{"-n", "shop", "--job", "order-sync", "--limit", "1"}, "shop/order-sync 14:00 running"},
 		"a job's full name":    {[]string{"-n", "shop", "--job", "bank/interest"}, "bank/interest 12:00 done"},
@@ -242,11 +247,13 @@ func TestShow(t *testing.T) {
 		t.Errorf("unexpected story: %s", r.stdout)
 	}
 
+	show("lab/probe", "latest").ok(t).has(t, "lab/probe@a", "2026-11-30T13:00:00Z")
 	for name, c := range map[string]struct {
 		args []string
 		code int
 		want []string
 	}{
+		"several runs":   {[]string{"lab/probe", "2026-11-30T12:30:00Z"}, 1, []string{"lab/probe@a, lab/probe@b"}},
 		"unknown window": {[]string{"shop/order-sync", "2026-11-30T12:30:00Z"}, 1, []string{"never claimed", "2026-11-30T14:00:00Z"}},
 		"unknown job":    {[]string{"-n", "shop", "sync", "latest"}, 1, []string{"no job shop/sync", "windows -A"}},
 		"no zone":        {[]string{"shop/order-sync", "2026-11-30T12:00:00"}, 2, []string{`"2026-11-30T12:00:00"`, "with its zone"}},
@@ -283,6 +290,21 @@ func TestRights(t *testing.T) {
 
 	plugin(t, nil, "grant", role, "--audit", "--ledger-url-file", ownerFile).ok(t)
 	plugin(t, nil, "windows", "-A", "--ledger-url-file", loginFile).ok(t).has(t, "No windows found")
+
+	plugin(t, nil, "grant", role, "shop/*", "--ledger-url-file", ownerFile).ok(t)
+	plugin(t, nil, "grant", role, "shop/*", "--audit", "--revoke", "--ledger-url-file", ownerFile).ok(t).has(t, "may no longer act for jobs shop/*.", "may no longer read the record")
+	if r = plugin(t, nil, "windows", "-A", "--ledger-url-file", loginFile); r.code != 1 {
+		t.Errorf("the record was read after its revocation: %s", r.stdout)
+	}
+	conn, err := pgx.Connect(t.Context(), login)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var refused *pgconn.PgError
+	if _, err := conn.Exec(t.Context(), "SELECT onceguard.claim('shop/x', now(), gen_random_uuid(), '1 hour', '{}')"); !errors.As(err, &refused) || refused.Code != "OG005" {
+		t.Errorf("claimed after the pattern was taken away: %v", err)
+	}
 
 	if r = plugin(t, nil, "grant", role, "shop/%/x*", "--ledger-url-file", ownerFile); r.code == 0 {
 		t.Error("a bad pattern was granted")

@@ -38,16 +38,18 @@ schema onceguard: not the login of the jobs. Running it again is harmless.`,
 }
 
 func (p *program) grantCommand() *cobra.Command {
-	var audit bool
+	var audit, revoke bool
 	c := &cobra.Command{
 		Use:   "grant ROLE [PATTERN]",
 		Short: "Let a login act for jobs, or read the record",
 		Long: `Let a login act for the jobs of a pattern: "shop/order-sync", "shop/*" or "*".
 With --audit the login may read the record of all jobs: what windows and show need.
+With --revoke the same is taken away again; other patterns of the login stand.
 
 Needs the URL of the ledger's owner.`,
 		Example: `  kubectl onceguard grant shop_jobs 'shop/*' --ledger-url-file owner.url
-  kubectl onceguard grant oncall --audit --ledger-url-file owner.url`,
+  kubectl onceguard grant oncall --audit --ledger-url-file owner.url
+  kubectl onceguard grant shop_jobs 'shop/*' --revoke --ledger-url-file owner.url`,
 		Args: func(c *cobra.Command, args []string) error {
 			if audit && len(args) == 1 {
 				return nil
@@ -56,24 +58,29 @@ Needs the URL of the ledger's owner.`,
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.asOwner(c.Context(), func(ctx context.Context, src source) error {
-				role := args[0]
+				role, may := args[0], "may"
+				job, read := migrate.GrantJob, migrate.GrantAudit
+				if revoke {
+					may, job, read = "may no longer", migrate.RevokeJob, migrate.RevokeAudit
+				}
 				if len(args) > 1 {
-					if err := migrate.GrantJob(ctx, src.url, role, args[1]); err != nil {
+					if err := job(ctx, src.url, role, args[1]); err != nil {
 						return err
 					}
-					fmt.Fprintf(p.stdout, "%s may act for jobs %s.\n", role, args[1])
+					fmt.Fprintf(p.stdout, "%s %s act for jobs %s.\n", role, may, args[1])
 				}
 				if audit {
-					if err := migrate.GrantAudit(ctx, src.url, role); err != nil {
+					if err := read(ctx, src.url, role); err != nil {
 						return err
 					}
-					fmt.Fprintf(p.stdout, "%s may read the record.\n", role)
+					fmt.Fprintf(p.stdout, "%s %s read the record.\n", role, may)
 				}
 				return nil
 			})
 		},
 	}
 	c.Flags().BoolVar(&audit, "audit", false, "let the login read the record of all jobs")
+	c.Flags().BoolVar(&revoke, "revoke", false, "take the pattern, or with --audit the reading, away again")
 	return c
 }
 

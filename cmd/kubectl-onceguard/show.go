@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -137,7 +138,25 @@ func (p *program) findJob(ctx context.Context, ledger *connection, namespace, jo
 	if len(having) == 1 {
 		return having[0], nil
 	}
+	if start == nil && slices.IndexFunc(jobs, func(j audit.Job) bool { return separateRunOf(j.JobName) != separateRunOf(names[0]) }) < 0 {
+		newest, _, err := audit.Windows(ctx, ledger, audit.Filter{Namespace: namespace, Job: job, Limit: 1})
+		if err != nil {
+			return audit.Job{}, ledger.explain(err)
+		}
+		if len(newest) == 1 && separateRunOf(newest[0].JobName) == separateRunOf(names[0]) {
+			return audit.Job{JobName: newest[0].JobName, LatestWindow: &newest[0].WindowStart}, nil
+		}
+	}
 	return audit.Job{}, fmt.Errorf("%s may be one of %s: give the full name", full, strings.Join(names, ", "))
+}
+
+// separateRunOf gives the job of which name is a separate run ("NAME@UID"); of another
+// job its name, so that only runs of one job are alike.
+func separateRunOf(name string) string {
+	if base, _, separate := strings.Cut(name, "@"); separate {
+		return base + "@"
+	}
+	return name
 }
 
 func (p *program) notFound(job audit.Job, start time.Time, skips []audit.Skip) error {

@@ -25,6 +25,12 @@ func GrantAudit(ctx context.Context, url, role string) error {
 	return grant(ctx, url, role, "SELECT onceguard.grant_audit($1)", role)
 }
 
+// RevokeAudit takes the views away again; it is no error if the login could not read
+// them. url is the owner's.
+func RevokeAudit(ctx context.Context, url, role string) error {
+	return grant(ctx, url, role, "REVOKE SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs FROM "+pgx.Identifier{role}.Sanitize())
+}
+
 func grant(ctx context.Context, url, role, statement string, args ...any) error {
 	return with(ctx, url, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, statement, args...)
@@ -36,7 +42,7 @@ func grant(ctx context.Context, url, role, statement string, args ...any) error 
 			return fmt.Errorf("role %q does not exist: create it first, with CREATE ROLE ... LOGIN PASSWORD ...: %w", role, err)
 		case pg.ConstraintName == "pattern_form":
 			return fmt.Errorf(`pattern %q must be a job name like "shop/order-sync", "shop/*" or "*": %w`, args[1], err)
-		case pg.Code == "3F000" || pg.Code == "42883":
+		case pg.Code == "3F000" || pg.Code == "42883" || pg.Code == "42P01":
 			return fmt.Errorf("this database has no ledger, or an older one: migrate it first: %w", err)
 		case pg.Code == "42501":
 			return fmt.Errorf("only the owner of the ledger may grant: %w", err)
