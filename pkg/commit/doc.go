@@ -3,7 +3,8 @@
 //
 // A commit takes two round trips. The first is BEGIN, onceguard.begin, the statements
 // one at a time by the extended protocol, onceguard.complete, and Sync; the second is
-// COMMIT, after the command tags and expected row counts were checked. begin arms a
+// COMMIT, after the command tags and expected row counts were checked; what would end the
+// transaction is told by its first word and not sent at all. begin arms a
 // barrier: this very transaction can commit only with its completion. The completion
 // comes last, so the window's row is not locked while the statements run, and a fence
 // that was lost meanwhile is noticed there.

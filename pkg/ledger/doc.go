@@ -76,7 +76,7 @@
 //
 //	the answer to claim is lost      ask again with the same execution_id
 //	the answer to heartbeat is lost  ask again, until trustedUntil
-//	the answer to release is lost    ask again: true again
+//	the answer to release is lost    ask again: the same outcome
 //	the answer to COMMIT is lost     Resolve. It locks the row (locked: pending) and, unless
 //	                                 the window is completed by this id, takes the id away;
 //	                                 only that makes "not committed" true. It answers

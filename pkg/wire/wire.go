@@ -6,7 +6,7 @@
 //
 //	wrapper                               guard
 //	hello {container, kind}  ->
-//	                         <-  wait {message}            zero or more: still alive, and why
+//	                         <-  wait {message}            zero or more: still alive, and why (if there is a word to say)
 //	                         <-  run {env, trustMs, graceMs} | skip {message} | refuse {message, code}
 //	started {pid}            ->
 //	                         <-  trust {trustMs, graceMs}  zero or more: the right goes on, at each heartbeat
