@@ -255,7 +255,7 @@ spec:
 		{"annotation on the Job template", in(wish, "", ""), "CronJob policies/mentions mentions onceguard.dev/ but is not guarded: it runs WITHOUT the guard"},
 		{"label on the CronJob", in("", ", "+wish, ""), "the annotation onceguard.dev/guard=enabled on the CronJob itself"},
 		{"annotation on the pod template", in("", "", ", "+wish), "it runs WITHOUT the guard"},
-		{"a misspelt annotation", fmt.Sprintf(cronJob, "mentions", namespace, `, onceguard.dev/gaurd: enabled`), "it runs WITHOUT the guard"},
+		{"a misspelt annotation", fmt.Sprintf(cronJob, "mentions", namespace, `, onceguard.dev/guards: enabled`), "it runs WITHOUT the guard"},
 		{"nothing", in("", "", ""), ""},
 		{"the annotation in its place", fmt.Sprintf(cronJob, "mentions", namespace, ", "+wish), ""},
 		{"annotation on a Job", fmt.Sprintf(job, "mentions", wish, "", "", ""), "Job policies/mentions mentions onceguard.dev/ but is not guarded"},
