@@ -159,6 +159,8 @@ func judge(err error) guard.Trouble {
 		t.Fault = guard.Gone
 	case errors.Is(err, ledger.ErrCompleted), errors.Is(err, ledger.ErrPayload):
 		t.Fault = guard.Repeated
+	case errors.Is(err, ledger.ErrConfig), errors.Is(err, ledger.ErrSchema), errors.Is(err, ledger.ErrNotGranted):
+		t.Fault = guard.Misset
 	}
 	return t
 }

@@ -97,6 +97,8 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 		{"barrier fired early", `{"statements":[` + book + `{"sql":"SET CONSTRAINTS ALL IMMEDIATE"}]}`, Forbidden, 1, "OG006"},
 		{"completing by hand", `{"statements":[` + book + `{"sql":"SELECT onceguard.heartbeat('shop/order-sync', now(), gen_random_uuid(), '1s')"}]}`, Forbidden, 1, "OG006"},
 		{"too many rows", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 1000) FROM generate_series(1,2000)","returning":true}]}`, TooLarge, 1, ""},
+		{"a huge row", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 150000000)","returning":true}]}`, TooLarge, 1, ""},
+		{"a huge row that nobody wants", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 150000000)"}]}`, TooLarge, 1, ""},
 	} {
 		_, err := b.post(c.body)
 		e := b.refusal(err, c.code)

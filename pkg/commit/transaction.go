@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/ledger"
@@ -23,6 +24,10 @@ type Rows struct {
 
 // maxReturned bounds the rows of one answer in bytes.
 const maxReturned = 1 << 20
+
+// maxMessage bounds one message of the server, and so one row, whether it is asked for
+// or not: the guard's memory is small, and one row may be a gigabyte.
+const maxMessage = 2 * maxReturned
 
 // commitWait bounds how long the answer to COMMIT is waited for; then the socket is
 // left alone and the outcome resolved.
@@ -65,6 +70,7 @@ func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Requ
 	}
 	b.ExecParams(ledger.CompleteSQL, ledger.CompleteArgs(a, c), nil, nil, nil)
 
+	conn.Frontend().SetMaxBodyLen(maxMessage)
 	m := conn.ExecBatch(ctx, &b)
 	did := make([]Rows, 0, len(r.Statements))
 	var refused error // by us; Postgres may still have a word
@@ -88,6 +94,9 @@ func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Requ
 		}
 	}
 	if err := m.Close(); err != nil {
+		if _, huge := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err); huge {
+			return nil, newError(TooLarge, err, "a row of statements[%d] takes more than %d bytes; nothing is committed", n-preamble, maxMessage).at(n - preamble)
+		}
 		if ctx.Err() != nil {
 			return nil, newError(Unavailable, err, "given up before COMMIT: %s; nothing is committed", context.Cause(ctx))
 		}

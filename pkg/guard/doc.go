@@ -38,6 +38,7 @@
 //   - The guard restarts: it reads its execution_id and asks by heartbeat, never by
 //     claim, whether the attempt is still current: a row that vanished must not be
 //     inserted again while its worker runs.
-//   - Exit 0 after the guard told a worker to stop never completes the window. Exit 0
-//     after a SIGTERM from outside does: the worker says so, and Kubernetes believes it.
+//   - Exit 0 after a stop never completes the window, whether the guard told the worker to
+//     stop or SIGTERM came from outside (deadline, deletion, Replace): breaking off politely
+//     is not the same as being done. Only a commit, which the ledger knows of, is.
 package guard

@@ -31,7 +31,7 @@ func (m *step) claimDue() {
 	if m.asking {
 		return
 	}
-	if !m.awaySince.IsZero() && !m.now.Before(m.conf.ledgerDeadline(m.awaySince)) {
+	if !m.awaySince.IsZero() && !m.now.Before(m.awayUntil()) {
 		m.giveUpWaiting()
 		m.Phase = Idle
 		return
@@ -84,7 +84,7 @@ func (m *step) holdDue() {
 		m.Phase, m.Unsure, m.askAt = Claiming, true, m.now
 		m.claimDue()
 		return
-	case m.Phase == Adopting && !m.awaySince.IsZero() && !m.now.Before(m.conf.ledgerDeadline(m.awaySince)):
+	case m.Phase == Adopting && !m.awaySince.IsZero() && !m.now.Before(m.awayUntil()):
 		m.giveUpWaiting()
 		m.awaySince = m.now
 	}
@@ -224,7 +224,7 @@ func (s State) Wake() (time.Time, bool) {
 		if !s.asking {
 			sooner(s.askAt)
 			if !s.awaySince.IsZero() {
-				sooner(s.conf.ledgerDeadline(s.awaySince))
+				sooner(s.awayUntil())
 			}
 		}
 	case Held, Adopting, Stopping:
@@ -248,7 +248,7 @@ func (s State) Wake() (time.Time, bool) {
 			sooner(s.trust.Add(time.Nanosecond))
 		}
 		if s.Phase == Adopting && !s.awaySince.IsZero() {
-			sooner(s.conf.ledgerDeadline(s.awaySince))
+			sooner(s.awayUntil())
 		}
 	case Settling:
 		if !s.settling {

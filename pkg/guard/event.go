@@ -105,14 +105,20 @@ type Fault int
 
 // The faults.
 const (
-	// Away: no answer, or one that may be different later (network, Secret, schema,
-	// grant). Worth asking again.
+	// Away: no answer. Worth asking again.
 	Away Fault = iota
+	// Misset: somebody has to mend something first (Secret, URL, login, schema, grant).
+	// Asked again like Away, but not for as long: only the end of the pod makes an
+	// Event, and so tells somebody.
+	Misset
 	// Gone: this execution_id does not hold the window.
 	Gone
 	// Repeated: the window was completed by another attempt.
 	Repeated
 )
+
+// passes says whether the same question may be answered later.
+func (f Fault) passes() bool { return f == Away || f == Misset }
 
 // Trouble is an error of the ledger as the reducer sees it.
 type Trouble struct {

@@ -38,7 +38,7 @@ func (m *step) beaten(e Beaten) {
 		m.beatAt = m.now
 		return
 	}
-	if t := e.Trouble; t != nil && t.Fault == Away {
+	if t := e.Trouble; t != nil && t.Fault.passes() {
 		m.beatTries++
 		m.beatAt = m.now.Add(backoff(m.beatTries, m.chance))
 		if m.Phase == Adopting {
@@ -90,7 +90,8 @@ func (m *step) adoptAway(t *Trouble) {
 		m.awaySince = m.now
 	}
 	m.trouble = t.Text
-	m.waiting(zapcore.WarnLevel, m.say(TextAway, m.conf.ledgerDeadline(m.awaySince).UTC().Format(time.RFC3339), t.Text))
+	m.away = t.Fault
+	m.waiting(zapcore.WarnLevel, m.say(TextAway, m.awayUntil().UTC().Format(time.RFC3339), t.Text))
 }
 
 // lost stops everything at once: another attempt may be running already. There is
@@ -174,6 +175,10 @@ func (m *step) ended(p proc, r Report) {
 //	worker       any    all ended, one ≠ 0       the attempt failed
 //	worker       0      all ended 0              completed; when only a commit completes: uncommitted,
 //	                                             unless the ledger knows of one
+//	worker       0      all ended 0, one after SIGTERM    stopped, unless the ledger knows of a commit:
+//	                                             Kubernetes asked it to break off (deadline, deletion,
+//	                                             Replace), and a polite exit 0 does not say that the
+//	                                             work is whole
 func (m *step) judge(p proc, r Report) {
 	if r.Code != 0 && (p.kind == wire.KindInit || m.conf.RestartInPlace) {
 		m.fail(p.container, r)
@@ -193,6 +198,12 @@ func (m *step) judge(p proc, r Report) {
 		// Only the ledger knows whether a commit was made that the guard did not see.
 		m.settle(Ending{End: claim.End{Outcome: claim.OutcomeUncommitted, ExitCode: &r.Code, Message: m.say(TextUncommitted, m.conf.Window)}})
 		return
+	}
+	for _, name := range m.conf.Containers {
+		if q := m.Reports[name]; q.Terminated {
+			m.settle(Ending{End: claim.End{Outcome: claim.OutcomeStopped, ExitCode: &q.Code, Message: m.say(TextSignalled, name, q.Code)}})
+			return
+		}
 	}
 	m.settle(Ending{Complete: true})
 }

@@ -284,7 +284,8 @@ func (m *step) asked(e Asked) {
 		}
 		m.tries++
 		m.askAt = m.now.Add(backoff(m.tries, m.chance))
-		m.waiting(zapcore.WarnLevel, m.say(TextAway, m.conf.ledgerDeadline(m.awaySince).UTC().Format(time.RFC3339), t.Text))
+		m.away = t.Fault
+		m.waiting(zapcore.WarnLevel, m.say(TextAway, m.awayUntil().UTC().Format(time.RFC3339), t.Text))
 		return
 	}
 	if !m.awaySince.IsZero() {

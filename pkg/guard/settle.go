@@ -26,7 +26,7 @@ func (m *step) settle(e Ending) {
 	m.settling, m.tries, m.trouble = false, 0, ""
 	m.settleAt = m.now
 	m.ackBy = m.now.Add(failureAck)
-	m.giveUp = m.conf.ledgerDeadline(m.now)
+	m.giveUp = m.conf.ledgerDeadline(m.now, Away)
 	m.sayAt = m.now.Add(stillSettling)
 	m.why = m.say(TextSettling)
 }
@@ -50,7 +50,7 @@ func (m *step) settled(e Settled) {
 	if m.Phase != Settling || e.ID != m.ExecutionID {
 		return
 	}
-	if t := e.Trouble; t != nil && t.Fault == Away {
+	if t := e.Trouble; t != nil && t.Fault.passes() {
 		m.tries++
 		m.trouble = t.Text
 		m.settleAt = m.now.Add(backoff(m.tries, m.chance))
@@ -74,7 +74,11 @@ func (m *step) settled(e Settled) {
 		m.over()
 	case m.Ending.awaited():
 		m.log(zapcore.InfoLevel, m.say(TextReleased, m.Ending.End.Outcome, m.Ending.End.Message))
-		m.spoil(1, m.Ending.End.Message)
+		code := 1 // the worker's own mistake: it did not commit
+		if m.Ending.End.Outcome == claim.OutcomeStopped {
+			code = contract.ExitRetry
+		}
+		m.spoil(code, m.Ending.End.Message)
 		m.over()
 	case e.Trouble != nil:
 		m.log(zapcore.WarnLevel, m.say(TextNothingToRecord, e.Trouble.Text))

@@ -60,12 +60,18 @@ const leastLedgerWait = 30 * time.Second
 // unknownLedgerWait is used when the next window is not known.
 const unknownLedgerWait = 10 * time.Minute
 
+// missetLedgerWait is used, unless one is configured, while somebody has to mend
+// something: a window that begins a day from now is no reason to stay silent for a day.
+const missetLedgerWait = 10 * time.Minute
+
 // ledgerDeadline is when waiting for a ledger that went away at since ends.
-func (c Conf) ledgerDeadline(since time.Time) time.Time {
-	least := since.Add(leastLedgerWait)
+func (c Conf) ledgerDeadline(since time.Time, f Fault) time.Time {
+	least, most := since.Add(leastLedgerWait), since.Add(missetLedgerWait)
 	switch {
 	case c.LedgerWait > 0:
 		return since.Add(time.Duration(c.LedgerWait))
+	case f == Misset && (c.WindowEnd.IsZero() || c.WindowEnd.After(most)):
+		return most
 	case c.WindowEnd.IsZero():
 		return since.Add(unknownLedgerWait)
 	case c.WindowEnd.Before(least):
@@ -74,6 +80,9 @@ func (c Conf) ledgerDeadline(since time.Time) time.Time {
 		return c.WindowEnd
 	}
 }
+
+// awayUntil is when waiting for the absent ledger ends.
+func (s State) awayUntil() time.Time { return s.conf.ledgerDeadline(s.awaySince, s.away) }
 
 // known says whether a counted container of that kind stands in the configuration.
 func (c Conf) known(k wire.Kind, name string) bool {
@@ -123,7 +132,9 @@ type Ending struct {
 }
 
 // awaited says whether an exit 0 depends on what the ledger answers.
-func (e Ending) awaited() bool { return e.Complete || e.End.Outcome == claim.OutcomeUncommitted }
+func (e Ending) awaited() bool {
+	return e.Complete || e.End.Outcome != claim.OutcomeCompleted && e.End.ExitCode != nil && *e.End.ExitCode == 0
+}
 
 // Conn names one connection of a wrapper.
 type Conn int64
@@ -163,6 +174,7 @@ type State struct {
 	held      bool      // the last answer was that another attempt holds the window
 	why       string    // what those who wait are told
 	awaySince time.Time // zero while the ledger answers
+	away      Fault     // what its absence is, as last heard
 
 	// Held, Adopting, and Stopping while the lease goes on.
 	trust     time.Time // the lease is believed in until then

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -93,4 +94,23 @@ func TestAWorkerHandlesSIGTERM(t *testing.T) {
 	if got := w.number(t, "SELECT count(*) FROM onceguard.job_attempt WHERE outcome = 'stopped'"); got != 1 {
 		t.Error("the attempt was not recorded as stopped")
 	}
+}
+
+// A worker that a deadline ended, and that exits 0 politely, did not complete its window.
+func TestADeadlineIsNoCompletion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cj := w.cronJob(t, "polite", `trap 'exit 0' TERM; echo working; [ "$ONCEGUARD_ATTEMPT" -gt 1 ] || while true; do sleep 0.2; done`)
+	deadline := int64(6)
+	cj.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = &deadline
+	window := pastWindow(1)
+	job := w.job(t, cj, window, "polite")
+	w.running(t, job.Name)
+	w.ends(t, job.Name, batchv1.JobFailed)
+	eventually(t, time.Minute, "the end of the attempt", func(context.Context) (bool, error) {
+		return w.number(t, "SELECT count(*) FROM onceguard.job_attempt WHERE outcome = 'stopped'") == 1, nil
+	})
+	w.booked(t, 0, 0)
+	w.ends(t, w.job(t, cj, window, "polite-again").Name, batchv1.JobComplete)
+	w.booked(t, 0, 1)
 }
