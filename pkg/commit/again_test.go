@@ -143,7 +143,9 @@ func TestReplayIsDurable(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	t.Cleanup(func() { s.Exec(t, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()") })
+	t.Cleanup(func() {
+		s.Exec(t, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	})
 	standby("missing")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
