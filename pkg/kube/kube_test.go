@@ -131,6 +131,19 @@ func TestReconcilerWritesNothingWhenAllIsWell(t *testing.T) {
 	}
 }
 
+// An installation's webhook is not reachable for its first seconds, an outage's for
+// minutes: what failed is tried again until the resync is near.
+func TestTriesLastUntilTheResync(t *testing.T) {
+	p := pauses[string]()
+	var total time.Duration
+	for range attempts {
+		total += p.When("shop/sync")
+	}
+	if total < resync/2 || total > resync {
+		t.Errorf("%d tries in %s, resync after %s", attempts, total, resync)
+	}
+}
+
 func TestABadValueThatNobodySawIsTold(t *testing.T) {
 	c := cronJob("sync", map[string]string{contract.AnnotationGuard: "enabled", contract.AnnotationLease: "2", contract.AnnotationBusy: "no"})
 	client := fake.NewClientset(c)

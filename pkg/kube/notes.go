@@ -64,7 +64,7 @@ func (n *Notes) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.Client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }),
 		informers.WithTransform(essence))
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[note]())
+	queue := workqueue.NewTypedRateLimitingQueue(pauses[note]())
 	told := map[types.UID][]string{} // reasons by pod; only the informer's one goroutine touches it
 	look := func(o any) {
 		pod, ok := o.(*corev1.Pod)

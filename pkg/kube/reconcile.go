@@ -24,9 +24,13 @@ import (
 const (
 	// resync looks at every CronJob again, for what failed too often.
 	resync = 10 * time.Minute
-	// attempts bounds the tries at one object between two changes or resyncs.
-	attempts    = 8
-	requestTime = 10 * time.Second
+	// attempts bounds the tries at one object. They last for most of the time until the
+	// resync: just after an installation no webhook can be reached for a while, and each
+	// CronJob that was annotated before would stay without its guard as long.
+	attempts     = 22
+	firstPause   = 100 * time.Millisecond
+	longestPause = 30 * time.Second
+	requestTime  = 10 * time.Second
 )
 
 // Reconciler gives CronJobs what the webhook would have given them, had it been
@@ -47,7 +51,7 @@ type Reconciler struct {
 func (r *Reconciler) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(r.Client, resync, informers.WithTransform(dropManagedFields))
 	cronJobs := factory.Batch().V1().CronJobs()
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	queue := workqueue.NewTypedRateLimitingQueue(pauses[string]())
 	enqueue := func(o any) {
 		if key, err := cache.MetaNamespaceKeyFunc(o); err == nil {
 			queue.Add(key)
@@ -142,6 +146,11 @@ func (r *Reconciler) tell(ctx context.Context, c *batchv1.CronJob, left []string
 		delete(r.told, key)
 	}
 	return nil
+}
+
+// pauses between the tries at one object.
+func pauses[T comparable]() workqueue.TypedRateLimiter[T] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](firstPause, longestPause)
 }
 
 // drain hands out the queue's items until it is shut down, and gives each a few
