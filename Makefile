@@ -67,6 +67,7 @@ bench: ## claim and commit against pgbench, as ratios
 
 .PHONY: lint
 lint: deploy-check ## formatting, vet, linters, chart, rendered manifests, shell scripts
+	@test/setup.sh lint || test -z "$$CI"
 	go vet -tags e2e ./...
 	$(GOLANGCI) config verify
 	$(GOLANGCI) fmt --diff

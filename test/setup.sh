@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests and demo need: test/setup.sh [postgres|images]…
+# Installs the Debian packages that tests and demo need: test/setup.sh [postgres|lint|images]…
 # Without arguments: postgres. (The test cluster installs its own.) Does nothing where
 # they are there already; where it may not install (no root, no apt-get) it says what
 # is missing and fails.
@@ -17,12 +17,16 @@ for part; do
     # Debian keeps the server's programs out of PATH.
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need postgresql initdb
     need postgresql-client psql
+    need pgbouncer pgbouncer
+    ;;
+  lint)
+    need shellcheck shellcheck
     ;;
   images)
     docker info >/dev/null 2>&1 || podman info >/dev/null 2>&1 || need buildah buildah
     ;;
   *)
-    echo "usage: test/setup.sh [postgres|images]…" >&2
+    echo "usage: test/setup.sh [postgres|lint|images]…" >&2
     exit 2
     ;;
   esac

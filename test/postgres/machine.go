@@ -20,8 +20,8 @@ const (
 	ownerFile  = "owner" // pid of the process that made a temporary directory
 )
 
-// ErrMissing says that the machine has no Postgres.
-var ErrMissing = errors.New("no Postgres server found in /usr/lib/postgresql/*/bin or PATH: install the Debian package postgresql (apt-get install postgresql)")
+// ErrMissing says that a program of ours is not on the machine.
+var ErrMissing = errors.New("is not installed")
 
 // Binaries is the directory of initdb and postgres: Debian's newest version, else
 // what PATH has.
@@ -38,7 +38,7 @@ func Binaries() (string, error) {
 			return filepath.Dir(p), nil
 		}
 	}
-	return "", ErrMissing
+	return "", fmt.Errorf("a Postgres server %w (looked in /usr/lib/postgresql/*/bin and PATH): apt-get install postgresql", ErrMissing)
 }
 
 func version(bin string) int {

@@ -18,13 +18,14 @@ import (
 
 // Pooler starts PgBouncer in transaction mode with two server connections before the
 // shared server and gives the URL that leads through it to roleURL's database. It is
-// stopped when the test ends. Without PgBouncer on the machine the test is skipped.
+// stopped when the test ends. Without PgBouncer the test ends as by
+// Unavailable.
 func Pooler(t testing.TB, roleURL string) string {
 	t.Helper()
 	bin, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		if bin = "/usr/sbin/pgbouncer"; !executable(bin) {
-			t.Skip("no pgbouncer: install the Debian package pgbouncer to test through a pooler")
+			Unavailable(t, fmt.Errorf("pgbouncer %w: apt-get install pgbouncer", ErrMissing))
 		}
 	}
 	s := Shared(t)
