@@ -78,7 +78,7 @@ func TestAWorkerHandlesSIGTERM(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cj := w.cronJob(t, "polite", `trap 'echo cleaned up; exit 7' TERM; echo working; while true; do sleep 0.2; done`)
-	deadline := int64(5)
+	deadline := int64(20) // long enough to start on a busy machine
 	cj.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = &deadline
 	job := w.job(t, cj, pastWindow(1), "polite")
 	pod := w.running(t, job.Name)
@@ -101,7 +101,7 @@ func TestADeadlineIsNoCompletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	cj := w.cronJob(t, "polite", `trap 'exit 0' TERM; echo working; [ "$ONCEGUARD_ATTEMPT" -gt 1 ] || while true; do sleep 0.2; done`)
-	deadline := int64(6)
+	deadline := int64(20)
 	cj.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = &deadline
 	window := pastWindow(1)
 	job := w.job(t, cj, window, "polite")

@@ -81,7 +81,7 @@ func TestALivenessProbeDoesNotKillAWaitingPod(t *testing.T) {
 	probed := func(cj *batchv1.CronJob) {
 		podSpec(cj).Containers[0].LivenessProbe = &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-e", "/tmp/alive"}}},
-			PeriodSeconds: 1, FailureThreshold: 1, InitialDelaySeconds: 1,
+			PeriodSeconds: 1, FailureThreshold: 3, InitialDelaySeconds: 1, TimeoutSeconds: 5,
 		}
 		grace := int64(1)
 		podSpec(cj).TerminationGracePeriodSeconds = &grace
@@ -97,7 +97,7 @@ func TestALivenessProbeDoesNotKillAWaitingPod(t *testing.T) {
 	}
 	w.logs(t, twin.Name, contract.ContainerClaim, pod.Name)
 	// Several probe periods pass while it waits; the first worker's own probe counts them.
-	w.exec(t, pod.Name, "worker", "i=0; while [ $i -lt 5 ]; do sleep 1; i=$((i+1)); done; touch /tmp/go")
+	w.exec(t, pod.Name, "worker", "i=0; while [ $i -lt 12 ]; do sleep 1; i=$((i+1)); done; touch /tmp/go")
 	w.ends(t, first.Name, batchv1.JobComplete)
 	w.ends(t, second.Name, batchv1.JobComplete)
 	w.booked(t, 10, 1)
