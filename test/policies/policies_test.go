@@ -36,14 +36,17 @@ func setUp(m *testing.M) int {
 		if err = cluster.Install(ctx); err != nil {
 			return err
 		}
-		_, err = cluster.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
-		return err
+		// That of a run before this one takes its pods' grace period to end.
+		return bed.Wait(ctx, 2*time.Minute, "a fresh namespace "+namespace, func(ctx context.Context) (bool, error) {
+			_, err := cluster.Kubectl(ctx, "create", "namespace", namespace)
+			return err == nil, err
+		})
 	}()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "policies:", err)
 		return 1
 	}
-	defer func() { _, _ = cluster.Kubectl(context.Background(), "delete", "namespace", namespace, "--timeout=60s") }()
+	defer func() { _, _ = cluster.Kubectl(context.Background(), "delete", "namespace", namespace, "--wait=false") }()
 	return m.Run()
 }
 
@@ -64,7 +67,7 @@ spec:
         metadata: {annotations: {note: "yes"}}
         spec:
           restartPolicy: Never
-          containers: [{name: worker, image: "worker:none", command: [sh, -c, "true"]}]
+          containers: [{name: worker, image: "worker:none", imagePullPolicy: Never, command: [sh, -c, "true"]}]
 `
 
 func apply(t *testing.T, manifest string) (string, error) {
@@ -186,11 +189,11 @@ kind: Pod
 metadata: {name: %s, namespace: ` + namespace + `, labels: {%s}}
 spec:
   initContainers: [%s]
-  containers: [{name: worker, image: "worker:none", command: [%s]}]
+  containers: [{name: worker, image: "worker:none", imagePullPolicy: Never, command: [%s]}]
 `
 	const (
 		label   = `onceguard.dev/guard: enabled`
-		sidecar = `{name: onceguard, image: "guard:none", restartPolicy: Always}`
+		sidecar = `{name: onceguard, image: "guard:none", imagePullPolicy: Never, restartPolicy: Always}`
 		wrapped = `/onceguard/guard-exec, --, sh`
 	)
 	// The API server may still call the webhook for a moment.
@@ -205,7 +208,7 @@ spec:
 	denied(t, err, `no native sidecar "onceguard"`, "remove the annotation")
 	_, err = apply(t, fmt.Sprintf(pod, "plain", `onceguard.dev/guard: "true"`, "", "sh"))
 	denied(t, err, `no native sidecar "onceguard"`)
-	_, err = apply(t, fmt.Sprintf(pod, "stripped", label, `{name: onceguard, image: "guard:none"}`, wrapped))
+	_, err = apply(t, fmt.Sprintf(pod, "stripped", label, `{name: onceguard, image: "guard:none", imagePullPolicy: Never}`, wrapped))
 	denied(t, err, "restartPolicy")
 	_, err = apply(t, fmt.Sprintf(pod, "unwrapped", label, sidecar, "sh"))
 	denied(t, err, "none of its containers runs under /onceguard/guard-exec")
@@ -234,7 +237,7 @@ spec:
     metadata: {annotations: {%s}, labels: {%s}}
     spec:
       restartPolicy: Never
-      containers: [{name: worker, image: "worker:none", command: [sh, -c, "true"]}]
+      containers: [{name: worker, image: "worker:none", imagePullPolicy: Never, command: [sh, -c, "true"]}]
 `
 
 const wish, yes = "onceguard.dev/guard: enabled", `onceguard.dev/guard: "true"`
@@ -246,7 +249,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: ` + namespace + `, annotations: {%s}}
 spec:
-  containers: [{name: worker, image: "worker:none", command: [sh]}]
+  containers: [{name: worker, image: "worker:none", imagePullPolicy: Never, command: [sh]}]
 `
 	in := func(template, labels, podAnnotations string) string { // a CronJob that mentions us somewhere
 		m := fmt.Sprintf(cronJob, "mentions", namespace, "")
@@ -305,7 +308,7 @@ func TestTheLabelHasOneValue(t *testing.T) {
 	}
 	// A Job that is there already with such a label: its pods fail with the reason.
 	pod, err := cluster.Run(t.Context(), `{apiVersion: v1, kind: Pod, metadata: {name: labelled, namespace: `+namespace+`, labels: {`+yes+`}},
-spec: {restartPolicy: Never, containers: [{name: worker, image: "worker:none", command: [sh]}]}}`, "kubectl", "apply", "--dry-run=server", "-o", "yaml", "-f", "-")
+spec: {restartPolicy: Never, containers: [{name: worker, image: "worker:none", imagePullPolicy: Never, command: [sh]}]}}`, "kubectl", "apply", "--dry-run=server", "-o", "yaml", "-f", "-")
 	if err != nil || !strings.Contains(pod, "the one accepted value is") || !strings.Contains(pod, "name: onceguard") {
 		t.Errorf("want a pod with a guard that refuses, got %v %s", err, pod)
 	}
