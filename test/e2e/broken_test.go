@@ -91,6 +91,9 @@ func TestADeletedPodIsReplaced(t *testing.T) {
 	}
 }
 
+// killGuard kills the guard from a worker that shares its process namespace.
+const killGuard = `for p in /proc/[0-9]*; do if [ "$(tr '\0' ' ' <$p/cmdline)" = "/guard sidecar " ]; then kill -9 ${p#/proc/}; fi; done`
+
 // The guard's process is killed while the worker runs. Never: the worker goes on, the
 // guard comes back to its own attempt. OnFailure: the same while backoffLimit allows a
 // restart; with backoffLimit 0 Kubernetes fails the Job and the attempt is on record.
@@ -101,7 +104,7 @@ func TestAKilledGuard(t *testing.T) {
 	}
 	kill := func(t *testing.T, w *world, pod string) {
 		t.Helper()
-		w.exec(t, pod, "worker", `for p in /proc/[0-9]*; do if [ "$(tr '\0' ' ' <$p/cmdline)" = "/guard sidecar " ]; then kill -9 ${p#/proc/}; fi; done`)
+		w.exec(t, pod, "worker", killGuard)
 		eventually(t, time.Minute, "the guard's restart", func(ctx context.Context) (bool, error) {
 			p, err := w.Client.CoreV1().Pods(w.ns).Get(ctx, pod, metav1.GetOptions{})
 			if err != nil {
@@ -142,7 +145,7 @@ func TestAKilledGuard(t *testing.T) {
 		window := pastWindow(1)
 		job := w.job(t, cj, window, "credit")
 		pod := w.running(t, job.Name)
-		w.exec(t, pod.Name, "worker", `for p in /proc/[0-9]*; do if [ "$(tr '\0' ' ' <$p/cmdline)" = "/guard sidecar " ]; then kill -9 ${p#/proc/}; fi; done`)
+		w.exec(t, pod.Name, "worker", killGuard)
 		w.ends(t, job.Name, batchv1.JobFailed)
 		w.booked(t, 0, 0)
 		next := w.job(t, cj, window, "credit-next")
