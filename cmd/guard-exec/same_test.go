@@ -184,17 +184,19 @@ func talkTo(t *testing.T, cmd *exec.Cmd) *talk {
 
 func (w *talk) expect(t *testing.T, want string) {
 	t.Helper()
+	var said []string
 	for {
 		select {
 		case got, ok := <-w.lines:
 			if !ok {
-				t.Fatalf("the worker ended before it said %q", want)
+				t.Fatalf("the worker ended (%v) before it said %q, with %q", w.cmd.Wait(), want, said)
 			}
 			if got == want {
 				return
 			}
+			said = append(said, got)
 		case <-time.After(patience):
-			t.Fatalf("the worker did not say %q", want)
+			t.Fatalf("the worker did not say %q, but %q", want, said)
 		}
 	}
 }
@@ -309,23 +311,40 @@ awk -v w=$ppid '{exit $4 != w}' /proc/$orphan/stat; adopted=$?; kill $orphan; ex
 	}
 }
 
-// A terminal stays a terminal.
-func TestTerminal(t *testing.T) {
+// onTerminal runs cmd on a terminal of its own, with keys to type. script(1) drops what is
+// still on its way to it when the program ends, so no program here ends before it was heard.
+func onTerminal(t *testing.T, cmd *exec.Cmd) (w *talk, keys io.Writer) {
+	t.Helper()
 	if _, err := exec.LookPath("script"); err != nil {
 		t.Skip("script(1) is not installed")
 	}
-	on := func(cmd *exec.Cmd) result {
-		quoted := make([]string, len(cmd.Args))
-		for i, a := range cmd.Args {
-			quoted[i] = "'" + a + "'"
-		}
-		return outcomeOf(t, exec.Command("script", "-qec", strings.Join(quoted, " "), "/dev/null"), "")
+	quoted := make([]string, len(cmd.Args))
+	for i, a := range cmd.Args {
+		quoted[i] = "'" + a + "'"
 	}
+	on := exec.Command("script", "-qec", strings.Join(quoted, " "), "/dev/null")
+	keys, err := on.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return talkTo(t, on), keys
+}
+
+// A terminal stays a terminal.
+func TestTerminal(t *testing.T) {
 	// tpgid == pgrp: still in the foreground.
-	argv := []string{"sh", "-c", "test -t 0 && test -t 1 && tty >/dev/null && awk \"{print (\\$5 == \\$8)}\" /proc/$$/stat; exit 5"}
-	bare, with := on(exec.Command(argv[0], argv[1:]...)), on(guarded(t, argv...))
-	if bare != with || !strings.HasPrefix(with.out, "1") {
-		t.Errorf("bare:    %+v\nguarded: %+v", bare, with)
+	argv := []string{"sh", "-c", `test -t 0 && test -t 1 && tty >/dev/null && stty -echo && echo foreground $(awk "{print (\$5 == \$8)}" /proc/$$/stat); read heard; exit 5`}
+	for name, cmd := range map[string]*exec.Cmd{"bare": exec.Command(argv[0], argv[1:]...), "guarded": guarded(t, argv...)} {
+		w, keys := onTerminal(t, cmd)
+		w.expect(t, "foreground 1")
+		if _, err := io.WriteString(keys, "heard\n"); err != nil {
+			t.Fatal(err)
+		}
+		for range w.lines { // to its end
+		}
+		if _ = w.cmd.Wait(); w.cmd.ProcessState.ExitCode() != 5 {
+			t.Errorf("%s: %v", name, w.cmd.ProcessState)
+		}
 	}
 }
 
@@ -333,22 +352,13 @@ func TestTerminal(t *testing.T) {
 // means "at once" to many programs. The worker asks the wrapper for USR1, which comes
 // behind all that it had still to send.
 func TestAKeyReachesTheWorkerOnce(t *testing.T) {
-	if _, err := exec.LookPath("script"); err != nil {
-		t.Skip("script(1) is not installed")
-	}
 	for key, name := range map[string]string{"\x03": "INT", "\x1c": "QUIT"} {
 		file := filepath.Join(t.TempDir(), "worker")
 		if err := os.WriteFile(file, []byte("n=0; trap 'n=$((n+1)); kill -USR1 $PPID' "+name+
-			"; trap 'echo $n times; exit 0' USR1; stty -echo; echo ready; while :; do sleep 0.02; done"), 0o600); err != nil {
+			"; trap 'echo $n times' USR1; stty -echo; echo ready; for i in {1..3000}; do sleep 0.02; done"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := guarded(t, "bash", file)
-		on := exec.Command("script", "-qec", strings.Join(cmd.Args, " "), "/dev/null")
-		keys, err := on.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := talkTo(t, on)
+		w, keys := onTerminal(t, guarded(t, "bash", file))
 		w.expect(t, "ready")
 		if _, err := io.WriteString(keys, key); err != nil {
 			t.Fatal(err)
