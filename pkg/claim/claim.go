@@ -22,6 +22,9 @@ const (
 	Running   Status = "running"   // an attempt has the window; its lease may have run out
 	Completed Status = "completed" // committed together with the business writes; final
 	Failed    Status = "failed"    // the attempt ended without completing; may be retried
+	Exhausted Status = "exhausted" // closed: it has failed as often as it may
+	Skipped   Status = "skipped"   // closed: it does not run; the stored reason says why
+	Held      Status = "held"      // an attempt crashed, and a person is to decide
 )
 
 // Verdict answers "may I run?".
@@ -29,26 +32,49 @@ type Verdict string
 
 // The verdicts.
 const (
-	Run  Verdict = "run"
-	Skip Verdict = "skip"
-	Wait Verdict = "wait"
+	Run    Verdict = "run"
+	Skip   Verdict = "skip"
+	Wait   Verdict = "wait"
+	Refuse Verdict = "refuse" // a retry makes no sense, and it is no success either
 )
 
 // Reason explains a verdict; the value is the log value, the SQL value and the label.
 type Reason string
 
-// Reasons. Run: First, Retry, Takeover, Adopted. Skip: AlreadyCompleted, Closed.
-// Wait: BusyHeld, Committing, FenceLost.
+// Reasons of the verdict run.
 const (
-	First            Reason = "first"      // no attempt before
-	Retry            Reason = "retry"      // the last attempt failed or was released
-	Takeover         Reason = "takeover"   // the last attempt's lease ran out; it was recorded lost
-	Adopted          Reason = "adopted"    // the same execution_id asked again
+	First    Reason = "first"    // no attempt before
+	Retry    Reason = "retry"    // the last attempt failed or was released
+	Takeover Reason = "takeover" // the last attempt's lease ran out; it was recorded lost
+	Reopened Reason = "reopened" // the window was closed without being done, and a person asks for it
+	Adopted  Reason = "adopted"  // the same execution_id asked again
+)
+
+// Reasons of the verdict skip. Those from Late on are stored with a Skipped window.
+const (
 	AlreadyCompleted Reason = "completed"  // a duplicate: the window is done
 	Closed           Reason = "closed"     // older than the job's watermark
-	BusyHeld         Reason = "busy"       // a live attempt holds the window
-	Committing       Reason = "committing" // the row is locked: its transaction is committing
-	FenceLost        Reason = "fence-lost" // this execution_id no longer holds the window
+	Late             Reason = "late"       // its start deadline passed before it ever ran
+	Overlap          Reason = "overlap"    // another window of the job is running
+	Superseded       Reason = "superseded" // a newer window took its place
+	Cancelled        Reason = "cancelled"  // a person said that it shall not run
+)
+
+// Reasons of the verdict wait.
+const (
+	BusyHeld   Reason = "busy"       // a live attempt holds the window
+	Committing Reason = "committing" // the row is locked: its transaction is committing
+	FenceLost  Reason = "fence-lost" // this execution_id no longer holds the window
+	Replacing  Reason = "replacing"  // an older window was asked to stop
+	Order      Reason = "order"      // an earlier window is not closed
+	// Overlap too: another window of the job is running.
+)
+
+// Reasons of the verdict refuse.
+const (
+	PayloadConflict Reason = "payload"   // the window belongs to another payload
+	IsExhausted     Reason = "exhausted" // it has failed as often as it may
+	IsHeld          Reason = "held"      // an attempt crashed, and a person is to decide
 )
 
 // Outcome is how an attempt ended.
@@ -76,7 +102,28 @@ type Attempt struct {
 type Request struct {
 	Attempt
 	Lease  time.Duration
+	Terms  Terms
 	Origin Origin
+}
+
+// Terms are the conditions under which an attempt wants to run; the ledger judges them.
+// The zero value has none: any window may run beside others, at any time, as often as
+// it takes.
+type Terms struct {
+	Overlap contract.Overlap // while another window of the job runs; empty: allow
+	// Serial: not before all earlier windows since Since are closed. Previous is the
+	// nominal instant before this window, zero when unknown: it must have a row, so that
+	// a window that the ledger has not heard of is waited for too.
+	Serial   bool
+	Since    time.Time
+	Previous time.Time
+	// StartDeadline after window_start, by the database's clock, a window that never ran
+	// is closed as late. Zero: none.
+	StartDeadline time.Duration
+	PayloadDigest string // the window belongs to this payload; empty: to any
+	MaxAttempts   int    // failures after which the window is closed as exhausted; zero: none
+	HoldOnCrash   bool   // after a crash a person decides
+	Reopen        bool   // a person asks: a window closed as skipped or exhausted runs
 }
 
 // Origin says where an attempt comes from; it is recorded, never judged.
@@ -101,17 +148,20 @@ type Answer struct {
 	Attempt      int   // number of the try, for people; with Run
 	FencingToken int64 // grows with every acquisition, for other systems; with Run
 	Generation   int   // part of the idempotency key; with Run
-	// Holder describes who completed or holds the window; with Skip and Wait.
+	// Holder describes who completed, closed or holds the window, or the other window
+	// that is in the way; with Skip, Wait and Refuse.
 	Holder Holder
 }
 
 // Holder is the attempt that completed or holds a window.
 type Holder struct {
-	ExecutionID  uuid.UUID
-	Attempt      int
-	Pod          string // "<namespace>/<pod>", empty without Kubernetes
-	CompletedAt  time.Time
-	LeaseExpires time.Time // database time
+	Window        window.Window // the one asked for, or another that is in the way
+	PayloadDigest string        // that the window belongs to
+	ExecutionID   uuid.UUID
+	Attempt       int
+	Pod           string // "<namespace>/<pod>", empty without Kubernetes
+	CompletedAt   time.Time
+	LeaseExpires  time.Time // database time
 }
 
 // Beat is the answer to a heartbeat.

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,15 @@ type Stored struct {
 	ExecutionID uuid.UUID
 	Attempt     int
 	Generation  int
-	Completion            // of a completed window
-	CompletedAt time.Time // zero unless completed
+	Completion             // of a completed window
+	Checkpoint  Checkpoint // the last one committed; its Seq is 0 when there is none
+	CompletedAt time.Time  // zero unless completed
+}
+
+// Checkpoint is how far a long job has come: committed together with a piece of its
+// work, and given to the next attempt. Each Seq of a window commits at most once.
+type Checkpoint struct {
+	Seq           int             // from 1
+	Data          json.RawMessage // the worker's
+	RequestDigest string          // digest of the request that committed it
 }

@@ -48,6 +48,35 @@ const (
 	BusyFail Busy = "fail" // exit 75
 )
 
+// Overlap says what a window does while another window of its job runs.
+type Overlap string
+
+// What to do while another window runs.
+const (
+	OverlapAllow   Overlap = "allow"   // run beside it
+	OverlapSkip    Overlap = "skip"    // the window is closed without running
+	OverlapWait    Overlap = "wait"    // wait until it has ended
+	OverlapReplace Overlap = "replace" // ask an older window to stop, run when it has
+)
+
+// Order says in which order windows run.
+type Order string
+
+// In which order windows run.
+const (
+	OrderAny    Order = "any"
+	OrderSerial Order = "serial" // a window waits until all earlier ones are closed
+)
+
+// OnCrash says what a crash of the worker means.
+type OnCrash string
+
+// What a crash means.
+const (
+	OnCrashRetry OnCrash = "retry"
+	OnCrashHold  OnCrash = "hold" // the window waits for a person's decision
+)
+
 // Manual says which window a manual Job means.
 type Manual string
 
