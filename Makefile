@@ -55,6 +55,12 @@ test-cluster: ## end-to-end tests on a real cluster (KUBECONFIG=… for your own
 	@test/setup.sh postgres
 	test/with-cluster.sh go test -tags e2e -p 1 -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/... ./test/policies/...
 
+# Every proof is a test named TestProve…; in `make test` it runs in a short form.
+.PHONY: prove
+prove: ## the safety claims at length, one line each (ONCEGUARD_SEED=… repeats a run)
+	@test/setup.sh postgres
+	test/prove.sh $(TESTFLAGS)
+
 .PHONY: demo
 demo: ## the whole story on a real cluster, with a table at the end (DEMOFLAGS=--keep)
 	@test/setup.sh postgres

@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 )
@@ -54,8 +53,8 @@ func Seed(t testing.TB) uint64 {
 	return n
 }
 
-// Report says in one line what a claim was tested with; counts is a format. It is also
-// appended to the file that ONCEGUARD_PROVE_REPORT names. A test that failed reports so.
+// Report says in one line what a claim was tested with; counts is a format. A test that
+// failed reports so. test/prove.sh prints these lines.
 func Report(t testing.TB, claim, counts string, args ...any) {
 	t.Helper()
 	n, _ := seed()
@@ -63,21 +62,5 @@ func Report(t testing.TB, claim, counts string, args ...any) {
 	if t.Failed() {
 		word = "FAILS"
 	}
-	line := fmt.Sprintf("%s  %s: %s (seed %d)", word, claim, fmt.Sprintf(counts, args...), n)
-	t.Log(line)
-	path := os.Getenv("ONCEGUARD_PROVE_REPORT")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteString(strings.ReplaceAll(line, "\n", " ") + "\n")
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Logf("%s  %s: %s (seed %d)", word, claim, fmt.Sprintf(counts, args...), n)
 }
