@@ -39,6 +39,8 @@ type Subject struct {
 	Annotations map[string]string
 	Schedule    string // empty for a Job
 	TimeZone    string
+	Concurrency string // a CronJob's concurrencyPolicy; empty for a Job
+	Indexed     bool   // completionMode Indexed
 	// The template's containers, in order.
 	InitContainers []Container
 	Containers     []Container
@@ -52,12 +54,19 @@ type Problem struct {
 	Cure  string // what is accepted, or what to do
 }
 
+// longestValue is how much of a bad value, in bytes, is repeated to people.
+const longestValue = 200
+
 // Error names the field, the value and the cure.
 func (p Problem) Error() string {
-	if p.Value == "" {
+	value := p.Value
+	if value == "" {
 		return fmt.Sprintf("%s: %s", p.Field, p.Cure)
 	}
-	return fmt.Sprintf("%s: %q is not accepted: %s", p.Field, p.Value, p.Cure)
+	if len(value) > longestValue {
+		value = strings.ToValidUTF8(value[:longestValue], "") + "…"
+	}
+	return fmt.Sprintf("%s: %q is not accepted: %s", p.Field, value, p.Cure)
 }
 
 // setting is one annotation: how it is read, and how its field is taken over from
@@ -97,7 +106,14 @@ var known = map[string]setting{
 		MinStartTimeout, MaxStartTimeout, "10s to 24h", "5m"),
 	AnnotationLedgerWait: span(func(s *Settings) *Duration { return &s.LedgerWait },
 		MinLedgerWait, MaxLedgerWait, "1s to 168h", "10m"),
-	AnnotationLease: span(func(s *Settings) *Duration { return &s.Lease }, MinLease, MaxLease, "5s to 1h", "30s"),
+	AnnotationLease:   span(func(s *Settings) *Duration { return &s.Lease }, MinLease, MaxLease, "5s to 1h", "30s"),
+	AnnotationOverlap: choice(func(s *Settings) *Overlap { return &s.Overlap }, OverlapAllow, OverlapSkip, OverlapWait, OverlapReplace),
+	AnnotationOrder:   choice(func(s *Settings) *Order { return &s.Order }, OrderAny, OrderSerial),
+	AnnotationOnCrash: choice(func(s *Settings) *OnCrash { return &s.OnCrash }, OnCrashRetry, OnCrashHold),
+	AnnotationStartDeadline: span(func(s *Settings) *Duration { return &s.StartDeadline },
+		MinStartDeadline, MaxStartDeadline, "1s to 8784h", "30m"),
+	AnnotationPayload:     {parse: parsePayload, keep: func(from *Settings, _ Subject, to *Settings) { to.PayloadDigest = from.PayloadDigest }},
+	AnnotationMaxAttempts: {parse: parseMaxAttempts, keep: func(from *Settings, _ Subject, to *Settings) { to.MaxAttempts = from.MaxAttempts }},
 }
 
 // ParseAnnotations turns the annotations of of into settings, every value checked.
@@ -108,9 +124,10 @@ func ParseAnnotations(of Subject, cluster string) (Settings, []Problem, []string
 	s := Settings{
 		Version: ConfigVersion, CronJob: of.Name, CronJobUID: of.UID,
 		JobName: of.Namespace + "/" + of.Name, Ledger: DefaultLedger,
-		Schedule: of.Schedule, TimeZone: of.TimeZone,
+		Schedule: of.Schedule, TimeZone: of.TimeZone, Indexed: of.Indexed,
 		Completion: CompletionExitCode, Busy: BusyWait, Manual: ManualWindow,
 		StartTimeout: Duration(DefaultStartTimeout), Lease: Duration(DefaultLease),
+		Policies: Policies{Overlap: overlapOf(of.Concurrency), Order: OrderAny, OnCrash: OnCrashRetry},
 	}
 	for _, c := range of.InitContainers {
 		if !c.Sidecar {

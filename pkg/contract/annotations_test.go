@@ -24,6 +24,7 @@ func TestDefaults(t *testing.T) {
 		InitContainers: []string{"certs", "prepare"}, Containers: []string{"main", "side"},
 		Completion: CompletionExitCode, Busy: BusyWait, Manual: ManualWindow,
 		StartTimeout: Duration(5 * time.Minute), Lease: Duration(30 * time.Second),
+		Policies: Policies{Overlap: OverlapAllow, Order: OrderAny, OnCrash: OnCrashRetry},
 	}
 	if !reflect.DeepEqual(s, want) || len(problems)+len(warnings) > 0 {
 		t.Errorf("got %+v %v %v", s, problems, warnings)
@@ -50,6 +51,16 @@ func TestGoodValues(t *testing.T) {
 		{AnnotationStartTimeout, "10s", func(s Settings) bool { return s.StartTimeout == Duration(10*time.Second) }},
 		{AnnotationLedgerWait, "168h", func(s Settings) bool { return s.LedgerWait == Duration(168*time.Hour) }},
 		{AnnotationLease, "5s", func(s Settings) bool { return s.Lease == Duration(5*time.Second) }},
+		{AnnotationOverlap, "replace", func(s Settings) bool { return s.Overlap == OverlapReplace }},
+		{AnnotationOrder, "serial", func(s Settings) bool { return s.Order == OrderSerial }},
+		{AnnotationStartDeadline, "90m", func(s Settings) bool { return s.StartDeadline == Duration(90*time.Minute) }},
+		{AnnotationMaxAttempts, "3", func(s Settings) bool { return s.MaxAttempts == 3 }},
+		{AnnotationOnCrash, "hold", func(s Settings) bool { return s.OnCrash == OnCrashHold }},
+		// printf %s '{"day":"2026-11-30"}' | sha256sum
+		{AnnotationPayload, `{"day":"2026-11-30"}`, func(s Settings) bool {
+			return s.PayloadDigest == "sha256:0c474579000372890fe48b4a6dbe668e9fc9a59db2b486fadfb1c97dbee18639"
+		}},
+		{AnnotationPayload, strings.Repeat("x", MaxPayload), func(s Settings) bool { return len(s.PayloadDigest) == 71 }},
 		{AnnotationLease, "1h", func(s Settings) bool { return s.Lease == Duration(time.Hour) }},
 	} {
 		s, problems, warnings := ParseAnnotations(subject(map[string]string{c.key: c.value}), "eu")
@@ -82,6 +93,18 @@ func TestBadValuesNameKeyValueAndCure(t *testing.T) {
 		{AnnotationLease, "-30s", "5s to 1h"},
 		{AnnotationStartTimeout, "9s", "10s to 24h"},
 		{AnnotationLedgerWait, "0s", "1s to 168h"},
+		{AnnotationOverlap, "forbid", "allow, skip, wait, replace"},
+		{AnnotationOrder, "ascending", "any, serial"},
+		{AnnotationStartDeadline, "30", "1s to 8784h"},
+		{AnnotationStartDeadline, "0s", "1s to 8784h"},
+		{AnnotationStartDeadline, "367d", "1s to 8784h"},
+		{AnnotationPayload, "", "1 to 65536 bytes"},
+		{AnnotationPayload, strings.Repeat("x", MaxPayload+1), "1 to 65536 bytes"},
+		{AnnotationMaxAttempts, "0", "1 to 1000000"},
+		{AnnotationMaxAttempts, "+3", "1 to 1000000"},
+		{AnnotationMaxAttempts, "3.0", "1 to 1000000"},
+		{AnnotationMaxAttempts, "1000001", "1 to 1000000"},
+		{AnnotationOnCrash, "stop", "retry, hold"},
 		{AnnotationCommandPrefix + "main", "/bin/x", "JSON array"},
 		{AnnotationCommandPrefix + "main", "[]", "JSON array"},
 		{AnnotationCommandPrefix + "main", `[""]`, "JSON array"},
@@ -103,6 +126,29 @@ func TestBadValuesNameKeyValueAndCure(t *testing.T) {
 	}
 }
 
+// What Kubernetes does with Jobs is what is meant for windows, until somebody says otherwise.
+func TestOverlapFollowsConcurrencyPolicy(t *testing.T) {
+	for concurrency, want := range map[string]Overlap{"": OverlapAllow, "Allow": OverlapAllow, "Forbid": OverlapSkip, "Replace": OverlapReplace} {
+		of := subject(nil)
+		of.Concurrency = concurrency
+		if s, _, _ := ParseAnnotations(of, ""); s.Overlap != want {
+			t.Errorf("%q: %s, want %s", concurrency, s.Overlap, want)
+		}
+		of.Annotations = map[string]string{AnnotationOverlap: "wait"}
+		if s, _, _ := ParseAnnotations(of, ""); s.Overlap != OverlapWait {
+			t.Errorf("%q: the annotation is not heeded: %s", concurrency, s.Overlap)
+		}
+	}
+}
+
+// A payload may be large and confidential: its text stands nowhere but in the annotation.
+func TestABadPayloadIsNotRepeatedWhole(t *testing.T) {
+	_, problems, _ := ParseAnnotations(subject(map[string]string{AnnotationPayload: strings.Repeat("x", MaxPayload+1)}), "")
+	if len(problems) != 1 || len(problems[0].Error()) > 500 {
+		t.Errorf("%d problems of %d bytes", len(problems), len(problems[0].Error()))
+	}
+}
+
 func TestContainersWithoutCommand(t *testing.T) {
 	of := subject(map[string]string{AnnotationCommandPrefix + "side": `["/bin/side"]`, AnnotationCommandPrefix + "main": `["x"]`})
 	of.Containers[1].Command, of.InitContainers[0].Command = false, false
@@ -119,6 +165,7 @@ func TestKeepTakesOverEverySetting(t *testing.T) {
 	earlier := Settings{
 		JobName: "a/b", Ledger: "l", Containers: []string{"side"}, InitContainers: []string{"prepare"}, Commands: map[string][]string{"c": {"x"}},
 		After: "proxy", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3,
+		Policies: Policies{Overlap: OverlapWait, Order: OrderSerial, StartDeadline: 4, PayloadDigest: "d", MaxAttempts: 5, OnCrash: OnCrashHold},
 	}
 	keep := func(s *Settings, of Subject) {
 		for key := range known {

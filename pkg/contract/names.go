@@ -16,6 +16,14 @@ const (
 	AnnotationStartTimeout = Prefix + "start-timeout" // how long an unstarted worker may hold the lease; default 5m
 	AnnotationLedgerWait   = Prefix + "ledger-wait"   // how long to wait for an unreachable ledger; default until the next window
 	AnnotationLease        = Prefix + "lease"         // length of the lease; default 30s
+	// While another window of the same job name runs: allow, skip, wait or replace;
+	// default by concurrencyPolicy.
+	AnnotationOverlap       = Prefix + "overlap"
+	AnnotationOrder         = Prefix + "order"          // any (default) or serial
+	AnnotationStartDeadline = Prefix + "start-deadline" // a window that has not run this long after its start never does; default none
+	AnnotationPayload       = Prefix + "payload"        // text that the window belongs to; only its digest is passed on
+	AnnotationMaxAttempts   = Prefix + "max-attempts"   // failures after which a window is closed; default none
+	AnnotationOnCrash       = Prefix + "on-crash"       // retry (default) or hold
 	// AnnotationCommandPrefix is followed by a container's name; the value is a JSON
 	// array of strings: what the container's image runs when the pod names no command.
 	AnnotationCommandPrefix = Prefix + "command."
@@ -38,6 +46,8 @@ const (
 	AnnotationScheduledTimestamp = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 	// AnnotationInstantiate with the value "manual" is set by kubectl create job --from.
 	AnnotationInstantiate = "cronjob.kubernetes.io/instantiate"
+	// AnnotationIndex is set by the Job controller on each pod of an Indexed Job.
+	AnnotationIndex = "batch.kubernetes.io/job-completion-index"
 )
 
 // Names inside the pod.

@@ -106,6 +106,8 @@ type Settings struct {
 	// carries them exits ExitRefused with it. It is for what could not be refused at
 	// apply, such as a CronJob annotated before the installation.
 	Refusal string `json:"refusal,omitempty"`
+	// Indexed: each index of the Job is a piece of the window of its own.
+	Indexed bool `json:"indexed,omitempty"`
 
 	// InitContainers and Containers are the names to wrap, in the template's order.
 	InitContainers []string            `json:"initContainers,omitempty"`
@@ -119,6 +121,8 @@ type Settings struct {
 	StartTimeout Duration   `json:"startTimeout"`
 	LedgerWait   Duration   `json:"ledgerWait,omitempty"` // 0: until the next window
 	Lease        Duration   `json:"lease"`
+
+	Policies
 }
 
 // Trigger says what started a run.
@@ -179,4 +183,10 @@ type GuardConfig struct {
 	LedgerWait   Duration   `json:"ledgerWait"`
 	Lease        Duration   `json:"lease"`
 	LogLanguage  string     `json:"logLanguage,omitempty"` // en (default) or zh
+
+	Policies
+	// Since and Previous are for the order serial: when guarding began, and the nominal
+	// instant before WindowStart; zero when unknown.
+	Since    time.Time `json:"since,omitzero"`
+	Previous time.Time `json:"previous,omitzero"`
 }
