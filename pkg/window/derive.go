@@ -26,14 +26,19 @@ type Job struct {
 	// WindowStart is the value of contract.AnnotationWindowStart on the pod; it counts
 	// only for a Job without CronJob.
 	WindowStart string
+	// Index is the value of contract.AnnotationIndex on the pod; empty when it has none.
+	Index string
 }
 
 // Derived is the window that a Job means, and how that was found out.
 type Derived struct {
-	Window  Window
-	End     time.Time // the next nominal instant; zero when unknown
-	Source  contract.Source
-	Trigger contract.Trigger
+	Window Window
+	// Previous and End are the nominal instants before and after Window.Start; zero when
+	// unknown.
+	Previous time.Time
+	End      time.Time
+	Source   contract.Source
+	Trigger  contract.Trigger
 }
 
 // Refusal says why a Job means no window, and the cure. It is permanent: asking
@@ -64,14 +69,44 @@ func refuse(format string, args ...any) (Derived, error) {
 // retry means the same window. A scheduled-timestamp in the future is believed: the
 // controller's word decides which window a Job is, this program's clock does not,
 // and refusing would lose the window, as its controller makes no second Job.
+//
+// Each index of an Indexed Job is a window of its own: "#<index>" follows the name.
 func Derive(job Job, s contract.Settings, now time.Time) (Derived, error) {
+	index, err := indexOf(job, s)
+	if err != nil {
+		return Derived{}, err
+	}
+	s.JobName += index
+	return derive(job, s, now)
+}
+
+// indexOf is what a pod's index adds to the job's name.
+func indexOf(job Job, s contract.Settings) (string, error) {
+	n, err := strconv.ParseUint(job.Index, 10, 31)
+	switch {
+	case !s.Indexed && job.Index == "":
+		return "", nil
+	case !s.Indexed:
+		// Without its index each pod would mean the same window, and all but one would skip.
+		return "", Refusal(fmt.Sprintf("the pod says that it is index %q of an Indexed Job (annotation %s), but Job %s was prepared as NonIndexed: "+
+			"remove the annotation from the template, or set completionMode in the CronJob and let it make the Job", job.Index, contract.AnnotationIndex, job.Name))
+	case job.Index == "":
+		return "", Refusal(fmt.Sprintf("Job %s is Indexed, but the pod has no annotation %s, by which Kubernetes says which index it is; "+
+			"pods of an Indexed Job are made by the Job controller only", job.Name, contract.AnnotationIndex))
+	case err != nil || job.Index != strconv.FormatUint(n, 10):
+		return "", Refusal(fmt.Sprintf("annotation %s of the pod: %q is no index; Kubernetes writes a whole number from 0", contract.AnnotationIndex, job.Index))
+	}
+	return "#" + job.Index, nil
+}
+
+func derive(job Job, s contract.Settings, now time.Time) (Derived, error) {
 	if s.CronJob == "" {
 		return declared(job, s)
 	}
 	sched, schedErr := ParseSchedule(s.Schedule, s.TimeZone)
 	found := func(at time.Time, source contract.Source, trigger contract.Trigger) (Derived, error) {
 		return Derived{
-			Window: Window{JobName: s.JobName, Start: at.UTC()}, End: sched.Next(at),
+			Window: Window{JobName: s.JobName, Start: at.UTC()}, Previous: sched.Previous(at), End: sched.Next(at),
 			Source: source, Trigger: trigger,
 		}, nil
 	}
@@ -141,7 +176,7 @@ func manual(job Job, s contract.Settings, sched Schedule, schedErr error) (Deriv
 			job.Name, s.Schedule, sched.zone, s.Since.UTC().Format(time.RFC3339), job.Created.UTC().Format(time.RFC3339), separate, s.CronJob)
 	}
 	return Derived{
-		Window: Window{JobName: s.JobName, Start: at}, End: sched.Next(at),
+		Window: Window{JobName: s.JobName, Start: at}, Previous: sched.Previous(at), End: sched.Next(at),
 		Source: contract.SourceManual, Trigger: contract.TriggerManual,
 	}, nil
 }

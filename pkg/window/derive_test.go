@@ -142,6 +142,44 @@ func TestDeriveWithoutCronJob(t *testing.T) {
 	check(t, Job{Name: "load-7", CronJob: "sync", WindowStart: "2025-06-01T10:00:00Z"}, s, "kubectl create job --from=cronjob/sync", "", "", "", "")
 }
 
+// Each index of an Indexed Job is a window of its own.
+func TestDeriveIndex(t *testing.T) {
+	indexed := func(s *contract.Settings) { s.Indexed = true }
+	job := func(index string) Job {
+		return Job{Name: "sync-29146200", UID: "u-1", Created: at("2025-06-01T10:07:31Z"), Index: index, Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}}
+	}
+	for index, want := range map[string]string{"0": "shop/sync#0", "17": "shop/sync#17"} {
+		check(t, job(index), settings(indexed), "2025-06-01T10:00:00Z", want, "2025-06-01T10:05:00Z", contract.SourceTimestamp, contract.TriggerScheduled)
+	}
+	separate := job("3")
+	separate.Annotations = map[string]string{inst: "manual"}
+	check(t, separate, settings(indexed, func(s *contract.Settings) { s.Manual = contract.ManualSeparate }),
+		"2025-06-01T10:07:31Z", "shop/sync#3@u-1", "", contract.SourceSeparate, contract.TriggerManual)
+	alone := settings(indexed, func(s *contract.Settings) { s.CronJob = "" })
+	check(t, Job{Name: "load", Index: "1", WindowStart: "2025-06-01T10:00:00Z"}, alone, "2025-06-01T10:00:00Z", "shop/sync#1", "", contract.SourceDeclared, contract.TriggerScheduled)
+
+	for _, c := range []struct{ index, want string }{
+		{"", "is Indexed, but the pod has no annotation batch.kubernetes.io/job-completion-index"},
+		{"x", `"x" is no index`}, {"-1", `"-1" is no index`}, {"07", `"07" is no index`}, {"1@u", `"1@u" is no index`}, {"2147483648", "is no index"},
+	} {
+		check(t, job(c.index), settings(indexed), c.want, "", "", "", "")
+	}
+	check(t, job("0"), settings(), "was prepared as NonIndexed", "", "", "", "")
+}
+
+// The window before is what an ordered one waits for.
+func TestDerivePrevious(t *testing.T) {
+	for name, job := range map[string]Job{
+		"scheduled": {Name: "sync-29146200", Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"}},
+		"by name":   {Name: "sync-29146200"},
+		"manual":    {Name: "x", Created: at("2025-06-01T10:02:31Z")},
+	} {
+		if d, err := Derive(job, settings(), at("2025-06-01T12:00:00Z")); err != nil || !d.Previous.Equal(at("2025-06-01T09:55:00Z")) {
+			t.Errorf("%s: %+v %v", name, d, err)
+		}
+	}
+}
+
 func check(t *testing.T, job Job, s contract.Settings, want, jobName, end string, source contract.Source, trigger contract.Trigger) {
 	t.Helper()
 	d, err := Derive(job, s, at("2025-06-01T12:00:00Z"))

@@ -75,6 +75,13 @@ func (s Schedule) Contains(t time.Time) bool {
 	return s.Next(t.Add(-time.Second)).Equal(t)
 }
 
+// Previous gives the last instant before t, in UTC; zero when there is none within five
+// years or the instants are not Known.
+func (s Schedule) Previous(t time.Time) time.Time {
+	// Newest looks at whole seconds, so what is not after t − 1 ns is before t.
+	return s.Newest(t.AddDate(-5, 0, 0), t.Add(-time.Nanosecond))
+}
+
 // Newest gives the newest instant that is neither before from nor after to, in UTC;
 // zero when there is none. It asks for some forty instants, however dense the
 // schedule and however long the span.

@@ -35,6 +35,24 @@ func TestNextFollowsTheControllerThroughClockChanges(t *testing.T) {
 	}
 }
 
+func TestPreviousIsTheInstantBefore(t *testing.T) {
+	for _, c := range []struct{ schedule, zone, from, want string }{
+		{"*/5 * * * *", "Etc/UTC", "2025-06-01T10:05:00Z", "2025-06-01T10:00:00Z"},
+		{"*/5 * * * *", "Etc/UTC", "2025-06-01T10:05:01Z", "2025-06-01T10:05:00Z"},
+		{"30 2 * * *", "America/New_York", "2025-03-10T06:30:00Z", "2025-03-08T07:30:00Z"}, // 02:30 of the 9th does not exist
+		{"30 1 * * *", "America/New_York", "2025-11-02T06:30:00Z", "2025-11-02T05:30:00Z"}, // happens twice
+		{"0 0 29 2 *", "Etc/UTC", "2028-02-29T00:00:00Z", "2024-02-29T00:00:00Z"},
+	} {
+		s, err := ParseSchedule(c.schedule, c.zone)
+		if err != nil {
+			t.Fatal(c.schedule, err)
+		}
+		if got := s.Previous(at(c.from)); !got.Equal(at(c.want)) {
+			t.Errorf("%s in %s before %s: got %s, want %s", c.schedule, c.zone, c.from, got, c.want)
+		}
+	}
+}
+
 func TestInstantsThatCannotBeKnown(t *testing.T) {
 	for _, c := range []struct{ schedule, zone string }{
 		{"0 2 * * *", ""}, {"@every 48h", "Etc/UTC"}, {"0 0 30 2 *", "Etc/UTC"}, {"CRON_TZ=UTC @every 1m", ""},
@@ -48,6 +66,9 @@ func TestInstantsThatCannotBeKnown(t *testing.T) {
 		}
 		if n := s.Newest(at("1990-01-01T00:00:00Z"), at("2025-01-01T00:00:00Z")); !n.IsZero() {
 			t.Errorf("%q %q: Newest gave %s", c.schedule, c.zone, n)
+		}
+		if p := s.Previous(at("2025-01-01T00:00:00Z")); !p.IsZero() {
+			t.Errorf("%q %q: Previous gave %s", c.schedule, c.zone, p)
 		}
 	}
 }
@@ -87,6 +108,10 @@ func TestNewestIsTheLastOfAllInstants(t *testing.T) {
 		}
 		if got := s.Newest(from, to); !got.Equal(want) {
 			t.Fatalf("from %s to %s: got %s, want %s", from.UTC(), to.UTC(), got, want)
+		}
+		// Going back and forth by one ends where it began.
+		if got := s.Next(s.Previous(to)); !want.IsZero() && (got.Before(to) || !s.Previous(to).Before(to)) {
+			t.Fatalf("before %s: got %s, after which comes %s", to.UTC(), s.Previous(to), got)
 		}
 	})
 }
