@@ -20,12 +20,11 @@ func Next(s State, in Input) (State, []Effect) {
 		return s, nil
 	}
 	m := &step{State: s.clone(), now: in.Now, fresh: in.Fresh, chance: in.Chance}
-	before := m.State.clone().Saved
 	m.take(in.Event)
 	m.due()
 	m.answer()
 	m.leave()
-	if !reflect.DeepEqual(before, m.Saved) {
+	if !reflect.DeepEqual(s.Saved, m.Saved) {
 		// What is persisted stands before everything that relies on it: the claim, the
 		// word "run", the acknowledgement.
 		m.out = slices.Insert(m.out, 0, Effect(Save{}))

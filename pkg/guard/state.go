@@ -202,6 +202,9 @@ func NewState(c Conf, saved *Saved) State {
 	if saved != nil {
 		s.Saved = *saved
 	}
+	if s.Reports == nil {
+		s.Reports = map[string]Report{}
+	}
 	if c.Refusal != "" {
 		s.Phase = Refused
 	}
@@ -213,9 +216,6 @@ func (s State) clone() State {
 	s.Reports = maps.Clone(s.Reports)
 	s.Running = slices.Clone(s.Running)
 	s.Started = slices.Clone(s.Started)
-	if s.Reports == nil {
-		s.Reports = map[string]Report{}
-	}
 	return s
 }
 

@@ -1,0 +1,6 @@
+//go:build race
+
+package guard
+
+// raceDetector makes everything about ten times slower.
+const raceDetector = true
