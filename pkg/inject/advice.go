@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,54 @@ func advice(c *batchv1.CronJob, s contract.Settings) []string {
 		if !slices.Contains(s.Containers, container.Name) {
 			say("container %q is not wrapped: it runs even when the window is skipped, and the pod ends only when it does", container.Name)
 		}
+	}
+	return append(out, policyAdvice(c, s)...)
+}
+
+// policyAdvice lists policies that do not do together what their names say.
+func policyAdvice(c *batchv1.CronJob, s contract.Settings) []string {
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	job := &c.Spec.JobTemplate.Spec
+	retries := 6 // Kubernetes' default
+	for _, limit := range []*int32{job.BackoffLimit, job.BackoffLimitPerIndex} {
+		if limit != nil {
+			retries = int(*limit)
+		}
+	}
+	serial := s.Order == contract.OrderSerial
+	concurrency := c.Spec.ConcurrencyPolicy
+	_, chosen := c.Annotations[contract.AnnotationOverlap]
+
+	switch {
+	case serial && concurrency == batchv1.ForbidConcurrent:
+		say("spec.concurrencyPolicy: under Forbid Kubernetes makes no Job for a window that comes due while another runs, and with %s=serial all later ones then wait for it; use Allow, they take turns", contract.AnnotationOrder)
+	case serial && concurrency == batchv1.ReplaceConcurrent:
+		say("spec.concurrencyPolicy: under Replace Kubernetes deletes the Job of a window that is not done, and with %s=serial all later ones then wait for it; use Allow, they take turns", contract.AnnotationOrder)
+	case chosen && concurrency == batchv1.ForbidConcurrent && s.Overlap != contract.OverlapSkip:
+		say("spec.concurrencyPolicy: under Forbid Kubernetes makes no Job for a window that comes due while another runs, so %s=%s concerns only other CronJobs of the same job name and manual Jobs; use Allow to have Onceguard decide", contract.AnnotationOverlap, s.Overlap)
+	case chosen && concurrency == batchv1.ReplaceConcurrent && s.Overlap != contract.OverlapReplace:
+		say("spec.concurrencyPolicy: under Replace Kubernetes deletes the running Job whatever %s=%s says; use Allow to have Onceguard decide", contract.AnnotationOverlap, s.Overlap)
+	}
+	if serial && chosen && s.Overlap != contract.OverlapWait {
+		say("%s=serial lets a window wait for the earlier ones in any case, so %s=%s concerns only manual runs of their own", contract.AnnotationOrder, contract.AnnotationOverlap, s.Overlap)
+	}
+	if sched, err := window.ParseSchedule(s.Schedule, s.TimeZone); serial && (err != nil || !sched.Known()) {
+		say("%s=serial: the instants of this schedule cannot be computed, so a window that Kubernetes made no Job for is not waited for; set spec.timeZone and a schedule of five fields", contract.AnnotationOrder)
+	}
+	switch {
+	case serial && (s.MaxAttempts == 0 || s.MaxAttempts > retries):
+		say("%s=serial: a window whose Job gives up is not closed by that, and all later ones wait until somebody runs or cancels it (kubectl onceguard cancel); "+
+			"with %s of at most spec.jobTemplate.spec.backoffLimit (%d) it closes itself", contract.AnnotationOrder, contract.AnnotationMaxAttempts, retries)
+	case s.MaxAttempts > retries+1:
+		say("%s=%d is more than the %d pods that spec.jobTemplate.spec.backoffLimit allows: the Job gives up first, and the window stays open for another one", contract.AnnotationMaxAttempts, s.MaxAttempts, retries+1)
+	}
+	if d := c.Spec.StartingDeadlineSeconds; d != nil && s.StartDeadline > 0 && time.Duration(*d)*time.Second > time.Duration(s.StartDeadline) {
+		say("spec.startingDeadlineSeconds: Kubernetes starts Jobs up to %ds late, and by %s=%s those after %s are closed as late without running",
+			*d, contract.AnnotationStartDeadline, time.Duration(s.StartDeadline), time.Duration(s.StartDeadline))
+	}
+	if s.OnCrash == contract.OnCrashHold && s.Completion == contract.CompletionTransaction {
+		say("%s=hold: with %s=transaction a crash leaves nothing half done in the ledger's database, so a retry is safe unless the worker calls other systems", contract.AnnotationOnCrash, contract.AnnotationCompletion)
 	}
 	return out
 }

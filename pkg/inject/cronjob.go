@@ -130,6 +130,7 @@ func subject(c *batchv1.CronJob, in CronJob) contract.Subject {
 	s := subjectOf(&c.Spec.JobTemplate.Spec.Template.Spec)
 	s.Namespace, s.Name, s.UID = in.Namespace, c.Name, string(c.UID)
 	s.Annotations, s.Schedule = c.Annotations, c.Spec.Schedule
+	s.Concurrency, s.Indexed = string(c.Spec.ConcurrencyPolicy), isIndexed(&c.Spec.JobTemplate.Spec)
 	if c.Spec.TimeZone != nil {
 		s.TimeZone = *c.Spec.TimeZone
 	}
@@ -162,18 +163,22 @@ func jobProblems(t *batchv1.JobTemplateSpec, spec string) []contract.Problem {
 			})
 		}
 	}
-	// Pods of one Job share a window: one would run, the others would skip.
-	const several = "a guarded Job has one pod at a time, and several are not supported yet; use 1"
+	if isIndexed(&t.Spec) {
+		return out // each index is a window of its own
+	}
+	// The pods of one Job share a window: one would run, the others would skip.
+	const several = "the pods of a NonIndexed Job share one window, so one would run and the others skip; use 1, or completionMode Indexed, where each index is a window of its own"
 	if n := t.Spec.Parallelism; n != nil && *n > 1 {
 		out = append(out, contract.Problem{Field: spec + "parallelism", Value: fmt.Sprint(*n), Cure: several})
 	}
 	if n := t.Spec.Completions; n != nil && *n > 1 {
 		out = append(out, contract.Problem{Field: spec + "completions", Value: fmt.Sprint(*n), Cure: several})
 	}
-	if m := t.Spec.CompletionMode; m != nil && *m == batchv1.IndexedCompletion {
-		out = append(out, contract.Problem{Field: spec + "completionMode", Value: string(*m), Cure: "Indexed Jobs are not supported yet; use NonIndexed"})
-	}
 	return out
+}
+
+func isIndexed(job *batchv1.JobSpec) bool {
+	return job.CompletionMode != nil && *job.CompletionMode == batchv1.IndexedCompletion
 }
 
 // podProblems are pods that cannot be guarded under s.

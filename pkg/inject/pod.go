@@ -118,7 +118,10 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 		RestartInPlace: restartsInPlace(pod, workers), HostNetwork: pod.Spec.HostNetwork,
 		Completion: s.Completion, Busy: s.Busy,
 		StartTimeout: s.StartTimeout, LedgerWait: s.LedgerWait, Lease: s.Lease,
-		LogLanguage: g.LogLanguage,
+		LogLanguage: g.LogLanguage, Policies: s.Policies,
+	}
+	if s.Order == contract.OrderSerial {
+		config.Since, config.Previous = s.Since, derived.Previous
 	}
 	config.WindowStart, config.WindowEnd = derived.Window.Start, derived.End
 	return s, config
@@ -138,6 +141,7 @@ func (g Guard) settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job,
 	job := window.Job{
 		Namespace: in.Namespace, Name: in.Job.Name, UID: string(in.Job.UID), Created: in.Job.CreationTimestamp.Time,
 		Annotations: in.Job.Annotations, WindowStart: pod.Annotations[contract.AnnotationWindowStart],
+		Index: pod.Annotations[contract.AnnotationIndex],
 	}
 	job.CronJob = cronJobOf(in.Job)
 	text, stamped := in.Job.Annotations[contract.AnnotationConfig]
@@ -158,7 +162,7 @@ func (g Guard) settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job,
 	if in.JobSpec != nil {
 		// What the Job's own template has, without what others added to the pod.
 		subject = subjectOf(&in.JobSpec.Template.Spec)
-		subject.Namespace = in.Namespace
+		subject.Namespace, subject.Indexed = in.Namespace, isIndexed(in.JobSpec)
 		problems = jobProblems(&batchv1.JobTemplateSpec{Spec: *in.JobSpec}, "spec.")
 	}
 	subject.Name, subject.Annotations = in.Job.Name, in.Job.Annotations
@@ -189,9 +193,6 @@ func (g Guard) owns(namespace, jobName string) bool {
 
 // mismatch compares what the Job was stamped with to the pod at hand.
 func mismatch(pod *corev1.Pod, s contract.Settings) string {
-	if index, ok := pod.Annotations["batch.kubernetes.io/job-completion-index"]; ok {
-		return fmt.Sprintf("the pod is index %s of an Indexed Job, which is not supported yet; use completionMode NonIndexed", index)
-	}
 	for _, list := range []struct {
 		name   string
 		of     []corev1.Container

@@ -72,12 +72,16 @@ func refuse(format string, args ...any) (Derived, error) {
 //
 // Each index of an Indexed Job is a window of its own: "#<index>" follows the name.
 func Derive(job Job, s contract.Settings, now time.Time) (Derived, error) {
+	d, err := derive(job, s, now)
+	if err != nil {
+		return Derived{}, err
+	}
 	index, err := indexOf(job, s)
 	if err != nil {
 		return Derived{}, err
 	}
-	s.JobName += index
-	return derive(job, s, now)
+	d.Window.JobName = s.JobName + index + strings.TrimPrefix(d.Window.JobName, s.JobName)
+	return d, nil
 }
 
 // indexOf is what a pod's index adds to the job's name.
