@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,6 +56,18 @@ func Validate(c contract.GuardConfig) error {
 		return fmt.Errorf("completion is %q; it must be %s or %s", c.Completion, contract.CompletionExitCode, contract.CompletionTransaction)
 	case c.Busy != contract.BusyWait && c.Busy != contract.BusySkip && c.Busy != contract.BusyFail:
 		return fmt.Errorf("busy is %q; it must be %s, %s or %s", c.Busy, contract.BusyWait, contract.BusySkip, contract.BusyFail)
+	case !oneOf(c.Overlap, "", contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace):
+		return fmt.Errorf("overlap is %q; it must be allow, skip, wait or replace", c.Overlap)
+	case !oneOf(c.Order, "", contract.OrderAny, contract.OrderSerial):
+		return fmt.Errorf("order is %q; it must be any or serial", c.Order)
+	case !oneOf(c.OnCrash, "", contract.OnCrashRetry, contract.OnCrashHold):
+		return fmt.Errorf("onCrash is %q; it must be retry or hold", c.OnCrash)
+	case c.StartDeadline < 0:
+		return fmt.Errorf("startDeadline is %s; it must not be negative", time.Duration(c.StartDeadline))
+	case c.MaxAttempts < 0:
+		return fmt.Errorf("maxAttempts is %d; it must not be negative", c.MaxAttempts)
+	case !c.Previous.IsZero() && !c.Previous.Before(c.WindowStart):
+		return fmt.Errorf("previous %s is not before windowStart %s", c.Previous.Format(time.RFC3339), c.WindowStart.Format(time.RFC3339))
 	case c.StartTimeout <= 0:
 		return fmt.Errorf("startTimeout is %s; it must be positive", time.Duration(c.StartTimeout))
 	case c.LedgerWait < 0:
@@ -66,3 +79,5 @@ func Validate(c contract.GuardConfig) error {
 	}
 	return nil
 }
+
+func oneOf[T comparable](v T, accepted ...T) bool { return slices.Contains(accepted, v) }

@@ -175,7 +175,7 @@ func (m *step) patience(c Conn, p proc) {
 	}
 	switch {
 	case m.Phase == Claiming && m.held && m.mustNotWait(p):
-		m.refuse(c, contract.ExitRetry, m.say(TextBusyProbed, m.conf.Window))
+		m.refuse(c, contract.ExitRetry, m.say(TextProbed, m.why))
 	case p.saidAt.IsZero(), p.said != why, !m.now.Before(p.saidAt.Add(stillWaiting)):
 		p.said, p.saidAt = why, m.now
 		m.conns[c] = p
@@ -317,12 +317,4 @@ func backoff(tries int, chance float64) time.Duration {
 		d = min(d, 250*time.Millisecond<<max(0, tries-1))
 	}
 	return d/2 + time.Duration(chance*float64(d/2))
-}
-
-// poll is the pause before asking again for a window that is held: from about a
-// second to a third of the lease, at most five seconds.
-func poll(tries int, lease time.Duration, chance float64) time.Duration {
-	most := min(lease/3, 5*time.Second)
-	d := min(most, time.Second+time.Duration(max(0, tries-1))*500*time.Millisecond)
-	return d*3/4 + time.Duration(chance*float64(d/2))
 }

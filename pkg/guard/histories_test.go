@@ -138,6 +138,9 @@ func newWorld(seed, n uint64, seen coverage) *world {
 	conf := testConf()
 	conf.RestartInPlace = rnd.IntN(2) == 0
 	conf.Busy = []contract.Busy{contract.BusyWait, contract.BusySkip, contract.BusyFail}[rnd.IntN(3)]
+	if rnd.IntN(4) == 0 {
+		conf.Probed = conf.Containers[:1]
+	}
 	if rnd.IntN(3) == 0 {
 		conf.Completion = contract.CompletionTransaction
 	}
@@ -218,7 +221,11 @@ func mustMeet() []point {
 	add("phase", Idle, Claiming, Skipping, Adopting, Held, Stopping, Settling, Done, Left)
 	add("restart in", Idle, Claiming, Skipping, Adopting, Held, Stopping, Settling, Done)
 	add("fault", Away, Misset, Gone, Repeated)
-	add("answer", claim.First, claim.Retry, claim.BusyHeld, claim.Committing, claim.FenceLost, claim.AlreadyCompleted)
+	for verdict, all := range reasons {
+		for _, reason := range all {
+			add("answer", answered{verdict, reason})
+		}
+	}
 	add("beat", claim.BeatOK, claim.BeatCancel, claim.BeatLost)
 	add("settle", "complete", "found completed", claim.OutcomeFailed, claim.OutcomeCrashed, claim.OutcomeStopped, claim.OutcomeNotStarted,
 		claim.OutcomeCompleted, claim.OutcomeUncommitted)

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/wire"
 )
@@ -268,70 +267,4 @@ func (m *step) committed(e Committed) {
 	case Idle, Claiming, Adopting, Skipping, Refused, Done, Left:
 		m.Phase = Done
 	}
-}
-
-// asked takes the ledger's answer to a claim.
-func (m *step) asked(e Asked) {
-	m.asking = false
-	if m.Phase != Claiming || e.ID != m.ExecutionID {
-		return
-	}
-	if t := e.Trouble; t != nil {
-		m.Unsure, m.trouble = true, t.Text
-		if m.awaySince.IsZero() {
-			m.awaySince, m.tries = m.now, 0
-		}
-		m.tries++
-		m.askAt = m.now.Add(backoff(m.tries, m.chance))
-		m.away = t.Fault
-		m.waiting(zapcore.WarnLevel, m.say(TextAway, m.awayUntil().UTC().Format(time.RFC3339), t.Text))
-		return
-	}
-	if !m.awaySince.IsZero() {
-		m.awaySince, m.tries = time.Time{}, 0
-	}
-	m.Unsure = false
-	a := e.Answer
-	switch a.Verdict {
-	case claim.Run:
-		m.Phase = Held
-		m.Attempt, m.FencingToken, m.Generation = a.Attempt, a.FencingToken, a.Generation
-		m.renewed(e.Sent)
-		m.keepUntil = m.now.Add(time.Duration(m.conf.StartTimeout))
-		m.log(zapcore.InfoLevel, m.say(TextClaimed, m.conf.Window, a.Reason))
-	case claim.Skip:
-		m.skip(a.Reason, m.skipText(a))
-	case claim.Wait:
-		m.busy(a)
-	}
-}
-
-// busy handles a window that another attempt holds.
-func (m *step) busy(a claim.Answer) {
-	h := a.Holder
-	m.held = a.Reason != claim.FenceLost
-	m.tries++
-	m.askAt = m.now.Add(poll(m.tries, time.Duration(m.conf.Lease), m.chance))
-	switch {
-	case a.Reason == claim.FenceLost:
-		m.ExecutionID = m.fresh
-		m.log(zapcore.WarnLevel, m.say(TextClaimGone, m.conf.Window))
-	case m.conf.Busy == contract.BusyFail:
-		m.refuseWaiting(contract.ExitRetry, m.say(TextBusyFail, m.conf.Window, h.Attempt, m.holder(h)))
-		m.Phase = Idle
-	case m.conf.Busy == contract.BusySkip && a.Reason == claim.BusyHeld:
-		m.skip(a.Reason, m.say(TextSkipBusy, m.conf.Window, h.Attempt, m.holder(h)))
-	case a.Reason == claim.Committing:
-		m.waiting(zapcore.InfoLevel, m.say(TextCommitting, m.conf.Window, h.Attempt, m.holder(h)))
-	default:
-		m.waiting(zapcore.InfoLevel, m.say(TextBusy, m.conf.Window, h.Attempt, m.holder(h)))
-	}
-}
-
-// skip ends the pod's interest in the window: recorded first, so that a duplicate
-// is counted before its containers are gone.
-func (m *step) skip(r claim.Reason, sentence string) {
-	m.Phase, m.Skip = Skipping, sentence
-	m.log(zapcore.InfoLevel, sentence)
-	m.do(RecordSkip{ID: m.ExecutionID, Reason: r})
 }

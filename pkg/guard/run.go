@@ -278,7 +278,7 @@ func (g *Guard) attempt(id uuid.UUID) claim.Attempt {
 }
 
 func (g *Guard) request(id uuid.UUID) claim.Request {
-	return claim.Request{Attempt: g.attempt(id), Lease: time.Duration(g.o.Conf.Lease), Origin: g.o.Origin}
+	return claim.Request{Attempt: g.attempt(id), Lease: time.Duration(g.o.Conf.Lease), Terms: Terms(g.o.Conf.GuardConfig), Origin: g.o.Origin}
 }
 
 // post gives an event to the loop; after the loop's end it is dropped.

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
-	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/wire"
 )
@@ -140,21 +139,4 @@ func (m *step) ackFor(c Conn, name string) {
 	r.Told = true
 	m.Reports[name] = r
 	m.ack(c, r.Ack, r.Said)
-}
-
-// skipText explains a skip.
-func (m *step) skipText(a claim.Answer) string {
-	if a.Reason == claim.Closed {
-		return m.say(TextSkipClosed, m.conf.Window)
-	}
-	h := a.Holder
-	return m.say(TextSkipCompleted, m.conf.Window, h.Attempt, m.holder(h), h.CompletedAt.UTC().Format(time.RFC3339))
-}
-
-// holder names an attempt's place for people.
-func (m *step) holder(h claim.Holder) string {
-	if h.Pod == "" {
-		return m.say(TextProcess)
-	}
-	return m.say(TextPod, h.Pod)
 }

@@ -32,11 +32,26 @@ type world struct {
 
 	next      Conn
 	procs     map[Conn]*simulated
-	away      []*simulated // run on without a connection after a restart of the guard
-	calls     []call       // in flight
-	leaseEnds time.Time    // as the ledger sees it, at the earliest
+	away      []*simulated  // run on without a connection after a restart of the guard
+	calls     []call        // in flight
+	leaseEnds time.Time     // as the ledger sees it, at the earliest
+	verdict   claim.Verdict // the last one
 	restarted bool
 	saved     Saved
+}
+
+// answered is a kind of answer to a claim.
+type answered struct {
+	verdict claim.Verdict
+	reason  claim.Reason
+}
+
+// reasons are all that a claim may be answered.
+var reasons = map[claim.Verdict][]claim.Reason{
+	claim.Run:    {claim.First, claim.Retry, claim.Takeover, claim.Reopened, claim.Adopted},
+	claim.Wait:   {claim.BusyHeld, claim.Committing, claim.FenceLost, claim.Overlap, claim.Replacing, claim.Order},
+	claim.Skip:   {claim.AlreadyCompleted, claim.Closed, claim.Late, claim.Overlap, claim.Superseded, claim.Cancelled},
+	claim.Refuse: {claim.PayloadConflict, claim.IsExhausted, claim.IsHeld},
 }
 
 // call is a question to the ledger on its way.
@@ -144,17 +159,14 @@ func (w *world) reply() {
 	}
 	switch c := c.effect.(type) {
 	case Ask:
-		a := []claim.Answer{
-			{Verdict: claim.Run, Reason: claim.First, Attempt: 1},
-			{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
-			{Verdict: claim.Run, Reason: claim.Retry, Attempt: 2},
-			{Verdict: claim.Wait, Reason: claim.BusyHeld},
-			{Verdict: claim.Wait, Reason: claim.Committing},
-			{Verdict: claim.Wait, Reason: claim.FenceLost},
-			{Verdict: claim.Skip, Reason: claim.AlreadyCompleted},
-		}[w.rnd.IntN(7)]
+		a := claim.Answer{Verdict: []claim.Verdict{claim.Run, claim.Run, claim.Run, claim.Wait, claim.Wait, claim.Skip, claim.Refuse}[w.rnd.IntN(7)], Attempt: 1}
+		a.Reason = reasons[a.Verdict][w.rnd.IntN(len(reasons[a.Verdict]))]
+		if w.rnd.IntN(2) == 0 {
+			a.Holder = claim.Holder{Window: window.Window{JobName: "shop/order-sync", Start: w.s.conf.Window.Start.Add(-time.Minute)}, Attempt: w.rnd.IntN(2)}
+		}
 		if trouble == nil {
-			w.seen.met("answer", a.Reason)
+			w.seen.met("answer", answered{a.Verdict, a.Reason})
+			w.verdict = a.Verdict
 		}
 		if trouble == nil && a.Verdict == claim.Run {
 			w.leaseEnds = sent.Add(time.Duration(w.s.conf.Lease))
@@ -449,7 +461,16 @@ func (w *world) heard(id Conn, m wire.Message) {
 		w.mayAck(p, m)
 		delete(w.procs, id)
 		p.acked = true
-	case wire.TypeSkip, wire.TypeRefuse:
+	case wire.TypeSkip:
+		if p.kind != wire.KindHook && w.s.Phase != Done && !w.s.Committed {
+			w.errorf("%s is skipped in %s", p.container, w.s.Phase)
+		}
+		delete(w.procs, id)
+		p.acked = true
+	case wire.TypeRefuse:
+		if m.Code == contract.ExitRefused && p.container != "stranger" && w.verdict != claim.Refuse {
+			w.errorf("%s is told that a retry makes no sense, and the ledger said %s", p.container, w.verdict)
+		}
 		delete(w.procs, id)
 		p.acked = true
 	}

@@ -13,10 +13,27 @@ const (
 	TextSkipBusy        Key = "skip-busy"
 	TextSkipCommitted   Key = "skip-committed"
 	TextSkipHook        Key = "skip-hook"
+	TextSkipLate        Key = "skip-late"
+	TextSkipWasLate     Key = "skip-was-late"
+	TextSkipOverlap     Key = "skip-overlap"
+	TextSkipOverlapped  Key = "skip-overlapped"
+	TextSkipSuperseded  Key = "skip-superseded"
+	TextSkipReplaced    Key = "skip-replaced"
+	TextSkipCancelled   Key = "skip-cancelled"
+	TextSkipOther       Key = "skip-other"
 	TextBusy            Key = "busy"
 	TextBusyFail        Key = "busy-fail"
-	TextBusyProbed      Key = "busy-probed"
+	TextProbed          Key = "probed"
 	TextCommitting      Key = "committing"
+	TextCommittingOther Key = "committing-other"
+	TextOverlap         Key = "overlap"
+	TextReplacing       Key = "replacing"
+	TextOrder           Key = "order"
+	TextOrderUnseen     Key = "order-unseen"
+	TextRefusePayload   Key = "refuse-payload"
+	TextRefuseExhausted Key = "refuse-exhausted"
+	TextRefuseHeld      Key = "refuse-held"
+	TextRefuseOther     Key = "refuse-other"
 	TextAway            Key = "away"
 	TextAwayOver        Key = "away-over"
 	TextAwayRunning     Key = "away-running"
@@ -76,6 +93,38 @@ var texts = map[Key]text{
 		"no attempt at window %[1]s is running here; the hook is skipped",
 		"此处没有对窗口 %[1]s 的尝试在运行；跳过该钩子",
 	},
+	TextSkipLate: {
+		"window %[1]s was not started within %[2]s (onceguard.dev/start-deadline) and is closed as late; it does not run",
+		"窗口 %[1]s 未在 %[2]s 内启动（onceguard.dev/start-deadline），以 late 关闭；不再运行",
+	},
+	TextSkipWasLate: {
+		"window %[1]s was not started before its start deadline and was closed as late; it does not run",
+		"窗口 %[1]s 未在启动期限内启动，已以 late 关闭；不再运行",
+	},
+	TextSkipOverlap: {
+		"window %[1]s does not run, since another one of the job, %[2]s, is running: attempt %[3]d of %[4]s (onceguard.dev/overlap=skip)",
+		"窗口 %[1]s 不运行，因为该任务的另一窗口 %[2]s 正在运行：%[4]s 的第 %[3]d 次尝试（onceguard.dev/overlap=skip）",
+	},
+	TextSkipOverlapped: {
+		"window %[1]s was closed without running, since another one of the job was running then",
+		"窗口 %[1]s 未运行就被关闭，因为当时该任务的另一窗口正在运行",
+	},
+	TextSkipSuperseded: {
+		"window %[1]s does not run, since a newer one of the job, %[2]s, took its place: attempt %[3]d of %[4]s",
+		"窗口 %[1]s 不运行，因为该任务较新的窗口 %[2]s 已取而代之：%[4]s 的第 %[3]d 次尝试",
+	},
+	TextSkipReplaced: {
+		"window %[1]s was closed without being done, since a newer one of the job took its place",
+		"窗口 %[1]s 未完成就被关闭，因为该任务较新的窗口已取而代之",
+	},
+	TextSkipCancelled: {
+		"window %[1]s was cancelled by a person; it does not run",
+		"窗口 %[1]s 已被人工取消；不再运行",
+	},
+	TextSkipOther: {
+		"window %[1]s is closed (%[2]s); nothing to do",
+		"窗口 %[1]s 已关闭（%[2]s）；无需再做",
+	},
 	TextBusy: {
 		"window %[1]s is being worked on by attempt %[2]d of %[3]s; waiting for its outcome",
 		"窗口 %[1]s 正由 %[3]s 的第 %[2]d 次尝试处理；等待其结果",
@@ -84,13 +133,49 @@ var texts = map[Key]text{
 		"window %[1]s is being worked on by attempt %[2]d of %[3]s; not started, as onceguard.dev/busy=fail says",
 		"窗口 %[1]s 正由 %[3]s 的第 %[2]d 次尝试处理；按 onceguard.dev/busy=fail 不启动",
 	},
-	TextBusyProbed: {
-		"window %[1]s is being worked on by another attempt; a restarted container with a liveness or startup probe cannot wait for it",
-		"窗口 %[1]s 正由另一次尝试处理；带存活或启动探针的重启容器不能等待",
+	TextProbed: {
+		"a restarted container with a liveness or startup probe cannot wait: %[1]s",
+		"带存活或启动探针的重启容器不能等待：%[1]s",
 	},
 	TextCommitting: {
 		"window %[1]s is being committed by attempt %[2]d of %[3]s; waiting for its outcome",
 		"窗口 %[1]s 正由 %[3]s 的第 %[2]d 次尝试提交；等待其结果",
+	},
+	TextCommittingOther: {
+		"window %[1]s waits: another one of the job, %[2]s, is being committed by attempt %[3]d of %[4]s",
+		"窗口 %[1]s 等待中：该任务的另一窗口 %[2]s 正由 %[4]s 的第 %[3]d 次尝试提交",
+	},
+	TextOverlap: {
+		"window %[1]s waits until another one of the job, %[2]s, has ended: attempt %[3]d of %[4]s is working on it",
+		"窗口 %[1]s 等待该任务的另一窗口 %[2]s 结束：%[4]s 的第 %[3]d 次尝试正在处理它",
+	},
+	TextReplacing: {
+		"window %[1]s replaces the older window %[2]s: attempt %[3]d of %[4]s was asked to stop and is waited for",
+		"窗口 %[1]s 取代较早的窗口 %[2]s：已要求 %[4]s 的第 %[3]d 次尝试停止，等待其结束",
+	},
+	TextOrder: {
+		"window %[1]s waits for its turn: the earlier window %[2]s is not closed, its last attempt is %[3]d of %[4]s (onceguard.dev/order=serial); should nobody end it: %[5]s",
+		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 尚未关闭，其最近一次尝试是 %[4]s 的第 %[3]d 次（onceguard.dev/order=serial）；若无人会结束它：%[5]s",
+	},
+	TextOrderUnseen: {
+		"window %[1]s waits for its turn: the earlier window %[2]s was never started (onceguard.dev/order=serial); if it shall not run: %[3]s",
+		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 从未启动（onceguard.dev/order=serial）；若不应运行它：%[3]s",
+	},
+	TextRefusePayload: {
+		"window %[1]s belongs to the payload %[2]s, and this run has %[3]s; nothing was started: give it the same payload, or another window",
+		"窗口 %[1]s 属于负载 %[2]s，而本次运行的负载是 %[3]s；未启动任何程序：请使用相同的负载，或另一个窗口",
+	},
+	TextRefuseExhausted: {
+		"window %[1]s has failed as often as it may and is closed as exhausted, last by attempt %[2]d of %[3]s; nothing was started. To run it again, mend the cause, then: %[4]s",
+		"窗口 %[1]s 的失败次数已达上限，以 exhausted 关闭，最后是 %[3]s 的第 %[2]d 次尝试；未启动任何程序。若要再次运行，先排除原因，然后：%[4]s",
+	},
+	TextRefuseHeld: {
+		"window %[1]s is held, since attempt %[2]d of %[3]s crashed (onceguard.dev/on-crash=hold); nothing was started. See what it has done, then run it again: %[4]s, or close it: %[5]s",
+		"窗口 %[1]s 被扣留，因为 %[3]s 的第 %[2]d 次尝试崩溃了（onceguard.dev/on-crash=hold）；未启动任何程序。请查明它做了什么，然后再次运行：%[4]s，或关闭：%[5]s",
+	},
+	TextRefuseOther: {
+		"the ledger refuses window %[1]s (%[2]s); nothing was started",
+		"账本拒绝窗口 %[1]s（%[2]s）；未启动任何程序",
 	},
 	TextAway: {
 		"waiting for the ledger until %[1]s: %[2]s",
@@ -132,8 +217,8 @@ var texts = map[Key]text{
 		"窗口 %[1]s 已被另一尝试持有，或其记录已不存在；程序被停止",
 	},
 	TextCancelled: {
-		"the ledger was asked to stop this attempt at window %[1]s; the worker is stopped",
-		"账本要求停止对窗口 %[1]s 的这次尝试；程序被停止",
+		"a newer window of the job replaces window %[1]s (onceguard.dev/overlap=replace); the worker is stopped",
+		"该任务较新的窗口取代窗口 %[1]s（onceguard.dev/overlap=replace）；程序被停止",
 	},
 	TextSibling: {
 		"the attempt failed: %[1]s; the other containers of the pod are stopped",
