@@ -148,8 +148,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&c.JobName, "job", "", "the job, as `NAMESPACE/NAME`")
 	f.Func("window-start", "the planned `instant` (RFC 3339)", instant(&c.WindowStart))
 	f.Func("window-end", "the next planned `instant`, if known", instant(&c.WindowEnd))
+	f.Func("window-previous", "the planned `instant` before, if known; with --order serial it is waited for", instant(&c.Previous))
 	f.StringVar(&o.urlFile, "ledger-url-file", "", "`file` that holds the ledger's connection URL")
 	completion := f.String("completion", string(contract.CompletionExitCode), "what completes the window: exit-code or transaction")
+	policies := policyFlags(f)
 	busy := f.String("busy", string(contract.BusyWait), "while another attempt holds the window: wait, skip or fail")
 	lease := f.Duration("lease", 30*time.Second, "length of the lease")
 	wait := f.Duration("ledger-wait", 0, "how long to wait for the ledger; 0: until the window ends, else 10m")
@@ -168,6 +170,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	c.Completion, c.Busy = contract.Completion(*completion), contract.Busy(*busy)
 	c.Lease, c.LedgerWait = contract.Duration(*lease), contract.Duration(*wait)
 	c.StartTimeout = contract.Duration(time.Minute) // the command starts at once
+	if err := policies(&c.Policies); err != nil {
+		return o, err
+	}
 	namespace, name, ok := strings.Cut(c.JobName, "/")
 	switch {
 	case !ok || namespace == "" || name == "" || strings.ContainsAny(c.JobName, "#@ ") || strings.Contains(name, "/"):
@@ -178,6 +183,35 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("no command is given; put it behind --")
 	}
 	return o, guard.Validate(*c)
+}
+
+// policyFlags defines the flags that are annotations of a CronJob too; what it returns
+// reads them by the same rules.
+func policyFlags(f *flag.FlagSet) func(*contract.Policies) error {
+	given := map[string]string{}
+	for _, p := range []struct{ key, usage string }{
+		{contract.AnnotationOverlap, "while another window of the job runs: allow, skip, wait or replace (default allow)"},
+		{contract.AnnotationOrder, "serial: a window waits until all earlier ones are closed; any (default)"},
+		{contract.AnnotationStartDeadline, "a window that has not run this `long` after its start is closed as late (1s to 8784h)"},
+		{contract.AnnotationPayload, "`text` that the window belongs to; only its digest is kept"},
+		{contract.AnnotationMaxAttempts, "`number` of failures after which the window is closed as exhausted"},
+		{contract.AnnotationOnCrash, "after a crash: retry (default), or hold until a person decides"},
+	} {
+		f.Func(strings.TrimPrefix(p.key, contract.Prefix), p.usage, func(v string) error {
+			given[p.key] = v
+			return nil
+		})
+	}
+	return func(to *contract.Policies) error {
+		s, problems, _ := contract.ParseAnnotations(contract.Subject{Annotations: given}, "")
+		if len(problems) > 0 {
+			p := problems[0]
+			p.Field = "--" + strings.TrimPrefix(p.Field, contract.Prefix)
+			return p
+		}
+		*to = s.Policies
+		return nil
+	}
 }
 
 // instant parses an RFC 3339 flag.
