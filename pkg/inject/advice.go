@@ -120,5 +120,6 @@ func heedsExitCodes(policy *batchv1.PodFailurePolicy) bool {
 		}
 		return ""
 	}
-	return first(contract.ExitRefused) == batchv1.PodFailurePolicyActionFailJob && first(contract.ExitRetry) == batchv1.PodFailurePolicyActionIgnore
+	refused := []batchv1.PodFailurePolicyAction{batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionFailIndex}
+	return slices.Contains(refused, first(contract.ExitRefused)) && first(contract.ExitRetry) == batchv1.PodFailurePolicyActionIgnore
 }

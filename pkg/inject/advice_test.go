@@ -2,6 +2,7 @@ package inject
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,6 +84,31 @@ func TestPolicyAdvice(t *testing.T) {
 				t.Errorf("warned %q, want one with %q", warnings, c.want)
 			}
 		})
+	}
+}
+
+// The examples are accepted without a warning.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cronJobs := 0
+	for _, file := range files {
+		for _, doc := range documents(t, file) {
+			var kind struct{ Kind string }
+			if err := json.Unmarshal(doc, &kind); err != nil || kind.Kind != "CronJob" {
+				continue
+			}
+			cronJobs++
+			out, err := PatchCronJob(CronJob{Object: doc, Namespace: "shop", Now: noon})
+			if err != nil || len(out.Problems) > 0 || len(out.Warnings) > 0 || len(out.Ops) == 0 {
+				t.Errorf("%s: %v %q %v", file, out.Problems, out.Warnings, err)
+			}
+		}
+	}
+	if cronJobs < 5 {
+		t.Errorf("%d CronJobs among the examples", cronJobs)
 	}
 }
 
