@@ -37,40 +37,49 @@ const (
 	Running    State = "running"
 	Failed     State = "failed"      // may be retried
 	LeaseEnded State = "lease ended" // its holder died; the next claim takes over
+	Held       State = "held"        // after a crash a person is to decide
+	Exhausted  State = "exhausted"   // closed: it has failed as often as it may
+	Skipped    State = "skipped"     // closed: it does not run; Reason says why
 )
 
 // States lists all states.
-func States() []State { return []State{Done, Running, Failed, LeaseEnded} }
+func States() []State { return []State{Done, Running, Failed, LeaseEnded, Held, Exhausted, Skipped} }
 
 // Window is one row of onceguard.windows. All instants are UTC.
 type Window struct {
-	JobName             string     `db:"job_name" json:"job_name"`
-	WindowStart         time.Time  `db:"window_start" json:"window_start"`
-	WindowEnd           *time.Time `db:"window_end" json:"window_end,omitempty"`
-	State               State      `db:"state" json:"state"`
+	JobName     string     `db:"job_name" json:"job_name"`
+	WindowStart time.Time  `db:"window_start" json:"window_start"`
+	WindowEnd   *time.Time `db:"window_end" json:"window_end,omitempty"`
+	State       State      `db:"state" json:"state"`
+	// Reason is why it is skipped (late, overlap, superseded, cancelled), exhausted, held,
+	// or "rerun": a person asked for it again. ClosedBy is the pod or person that closed it.
+	Reason              *string    `db:"reason" json:"reason,omitempty"`
+	ClosedBy            *string    `db:"closed_by" json:"closed_by,omitempty"`
 	Attempts            int        `db:"attempts" json:"attempts"`
 	DuplicatesPrevented int64      `db:"duplicates_prevented" json:"duplicates_prevented"`
 	FirstStartedAt      *time.Time `db:"first_started_at" json:"first_started_at,omitempty"`
 	StartedAt           *time.Time `db:"started_at" json:"started_at,omitempty"` // of the last attempt
 	CompletedAt         *time.Time `db:"completed_at" json:"completed_at,omitempty"`
 	// DurationSeconds of the last attempt: to its end, or to now while it runs.
-	DurationSeconds *float64   `db:"duration_seconds" json:"duration_seconds,omitempty"`
-	Processed       *int64     `db:"processed" json:"processed,omitempty"`
-	Trigger         *string    `db:"trigger" json:"trigger,omitempty"`
-	Source          *string    `db:"source" json:"source,omitempty"`
-	Namespace       *string    `db:"namespace" json:"namespace,omitempty"`
-	Job             *string    `db:"job" json:"job,omitempty"`
-	Pod             *string    `db:"pod" json:"pod,omitempty"`
-	Node            *string    `db:"node" json:"node,omitempty"`
-	LastOutcome     *string    `db:"last_outcome" json:"last_outcome,omitempty"`
-	LastExitCode    *int       `db:"last_exit_code" json:"last_exit_code,omitempty"`
-	LastMessage     *string    `db:"last_message" json:"last_message,omitempty"`
-	Schedule        *string    `db:"schedule" json:"schedule,omitempty"`
-	TimeZone        *string    `db:"time_zone" json:"time_zone,omitempty"`
-	Generation      int        `db:"generation" json:"generation"`
-	ExecutionID     *string    `db:"execution_id" json:"execution_id,omitempty"`
-	FencingToken    int64      `db:"fencing_token" json:"fencing_token"`
-	LeaseExpiresAt  *time.Time `db:"lease_expires_at" json:"lease_expires_at,omitempty"`
+	DurationSeconds *float64 `db:"duration_seconds" json:"duration_seconds,omitempty"`
+	Processed       *int64   `db:"processed" json:"processed,omitempty"`
+	// CheckpointSeq is how many pieces of its work are committed.
+	CheckpointSeq  int        `db:"checkpoint_seq" json:"checkpoint_seq,omitempty"`
+	Trigger        *string    `db:"trigger" json:"trigger,omitempty"`
+	Source         *string    `db:"source" json:"source,omitempty"`
+	Namespace      *string    `db:"namespace" json:"namespace,omitempty"`
+	Job            *string    `db:"job" json:"job,omitempty"`
+	Pod            *string    `db:"pod" json:"pod,omitempty"`
+	Node           *string    `db:"node" json:"node,omitempty"`
+	LastOutcome    *string    `db:"last_outcome" json:"last_outcome,omitempty"`
+	LastExitCode   *int       `db:"last_exit_code" json:"last_exit_code,omitempty"`
+	LastMessage    *string    `db:"last_message" json:"last_message,omitempty"`
+	Schedule       *string    `db:"schedule" json:"schedule,omitempty"`
+	TimeZone       *string    `db:"time_zone" json:"time_zone,omitempty"`
+	Generation     int        `db:"generation" json:"generation"`
+	ExecutionID    *string    `db:"execution_id" json:"execution_id,omitempty"`
+	FencingToken   int64      `db:"fencing_token" json:"fencing_token"`
+	LeaseExpiresAt *time.Time `db:"lease_expires_at" json:"lease_expires_at,omitempty"`
 }
 
 // Attempt is one row of onceguard.attempts. All instants are UTC.
@@ -88,13 +97,23 @@ type Attempt struct {
 	Job             *string    `db:"job" json:"job,omitempty"`
 	Pod             *string    `db:"pod" json:"pod,omitempty"`
 	Node            *string    `db:"node" json:"node,omitempty"`
+	Generation      int        `db:"generation" json:"generation"`
 	ExecutionID     string     `db:"execution_id" json:"execution_id"`
 	FencingToken    int64      `db:"fencing_token" json:"fencing_token"`
 }
 
+// Decision is one row of onceguard.decisions: what a person decided about the window.
+type Decision struct {
+	What      string    `db:"what" json:"what"` // rerun or cancel
+	Who       string    `db:"who" json:"who"`
+	Why       string    `db:"why" json:"why"`
+	Login     string    `db:"login" json:"login"` // of the database
+	DecidedAt time.Time `db:"decided_at" json:"decided_at"`
+}
+
 // Skip is one row of onceguard.skips: a pod that did not run. All instants are UTC.
 type Skip struct {
-	Reason    string    `db:"reason" json:"reason"` // completed, closed or busy
+	Reason    string    `db:"reason" json:"reason"` // as claim gave it: completed, closed, busy and so on
 	SkippedAt time.Time `db:"skipped_at" json:"skipped_at"`
 	Trigger   *string   `db:"trigger" json:"trigger,omitempty"`
 	Namespace *string   `db:"namespace" json:"namespace,omitempty"`
@@ -110,6 +129,8 @@ func (w *Window) instants() []*time.Time {
 func (a *Attempt) instants() []*time.Time { return []*time.Time{&a.StartedAt, a.EndedAt} }
 
 func (s *Skip) instants() []*time.Time { return []*time.Time{&s.SkippedAt} }
+
+func (d *Decision) instants() []*time.Time { return []*time.Time{&d.DecidedAt} }
 
 func (j *Job) instants() []*time.Time {
 	return []*time.Time{j.LatestWindow, j.LatestCompletedWindow, j.ClosedBefore}

@@ -67,24 +67,29 @@ func Windows(ctx context.Context, q Querier, f Filter) (found []Window, more boo
 
 // Story is everything that is kept of one window.
 type Story struct {
-	Window   Window    `json:"window"`
-	Attempts []Attempt `json:"attempts"` // oldest first
-	Skips    []Skip    `json:"skips"`    // oldest first
+	Window    Window     `json:"window"`
+	Attempts  []Attempt  `json:"attempts"`            // oldest first
+	Skips     []Skip     `json:"skips"`               // oldest first
+	Decisions []Decision `json:"decisions,omitempty"` // oldest first
 }
 
 const (
 	attemptsSQL = `SELECT attempt, outcome, exit_code, message, started_at, ended_at,
        extract(epoch FROM duration)::float8 AS duration_seconds,
-       trigger, source, namespace, job, pod, node, execution_id::text, fencing_token
+       trigger, source, namespace, job, pod, node, generation, execution_id::text, fencing_token
 FROM onceguard.attempts WHERE job_name = $1 AND window_start = $2
 ORDER BY attempt DESC LIMIT $3`
 
 	skipsSQL = `SELECT reason, skipped_at, trigger, namespace, job, pod, node
 FROM onceguard.skips WHERE job_name = $1 AND window_start = $2
 ORDER BY skipped_at DESC LIMIT $3`
+
+	decisionsSQL = `SELECT what, who, why, login, decided_at
+FROM onceguard.decisions WHERE job_name = $1 AND window_start = $2
+ORDER BY decided_at DESC LIMIT $3`
 )
 
-// maxStory bounds the attempts and the skips of a Story; the newest are kept.
+// maxStory bounds the attempts, skips and decisions of a Story; the newest are kept.
 const maxStory = 1000
 
 // Tell gives the story of one window. jobName is the full name as in the record. The
@@ -110,6 +115,10 @@ func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Stor
 		return Story{}, err
 	}
 	slices.Reverse(s.Attempts)
+	if s.Decisions, err = collect[Decision](ctx, q, what, decisionsSQL, jobName, start, maxStory); err != nil {
+		return Story{}, err
+	}
+	slices.Reverse(s.Decisions)
 	return s, nil
 }
 

@@ -1,53 +1,158 @@
 package claim
 
-// Seen is what the ledger sees of a window when an execution_id asks for it. The zero
-// value is a window that nobody ever claimed.
+import "github.com/onceguard/onceguard/pkg/contract"
+
+// Seen is what the ledger sees of a window, and around it, when an execution_id asks for
+// it. The zero value is a window that nobody ever claimed, alone in its lane.
 type Seen struct {
-	Closed  bool   // the window is older than the job's watermark
-	Status  Status // of the execution; empty: there is no row
-	Current bool   // running, by the very execution_id that asks
-	Leased  bool   // the lease row carries the execution_id that asks
-	Used    bool   // this execution_id had the window before and lost it
-	Alive   bool   // the lease has not run out by the database's clock
-	Locked  bool   // another transaction holds the row: it is committing
+	Closed   bool   // the window is older than the job's watermark
+	Status   Status // of the execution; empty: there is no row
+	Stored   Reason // why it is Skipped
+	Conflict bool   // it belongs to another payload than the asker's
+	Current  bool   // running, by the very execution_id that asks
+	Leased   bool   // the lease row carries the execution_id that asks
+	Used     bool   // this execution_id had the window before and lost it
+	Alive    bool   // the lease has not run out by the database's clock
+	Locked   bool   // another transaction holds the row: it is committing
+
+	// What the terms are judged by. Attempts before Decided do not count.
+	Decided  bool // a person reran or reopened the window
+	Stopping bool // a newer window had asked the holder to stop
+	Crashed  bool // the last attempt crashed or was lost, or is dead
+	Failures int  // attempts that failed, crashed or were lost, a dead one included
+	Late     bool // Terms.StartDeadline has passed by the database's clock
+	Later    bool // Terms.Serial: a later window of the job is running or completed
+	Earlier  bool // Terms.Serial: an earlier one is not closed, or Previous has no row
+	Others   Others
+}
+
+// Others are the other windows of the lane that are running, under an Overlap other than
+// allow. The lane is the job, or one index of it; separate manual runs belong to it.
+type Others struct {
+	Locked  bool // one is committing
+	Older   bool // an older one is alive
+	Newer   bool // a newer one is alive
+	Unasked bool // one that is alive has not been asked to stop
+	Dead    bool // the lease of one has run out
+}
+
+// Decision is the ledger's answer and what it does in the same transaction.
+type Decision struct {
+	Verdict Verdict
+	Reason  Reason
+	Close   Status // the window is closed so, with Reason; empty: it is not
+	Stop    bool   // the others that are alive are asked to stop
+	Fence   bool   // the others are dead: they lose their execution_id
+}
+
+// Writes reports whether the decision needs the locks: any other one is answered as
+// seen and writes nothing.
+func (d Decision) Writes() bool {
+	return d.Verdict == Run && d.Reason != Adopted || d.Close != "" || d.Stop
 }
 
 // Decide is the rule of claim. SQL's claim() judges by it twice: as seen without any
-// lock, and again under the locks of job, execution and lease; Locked is known only then.
+// lock and, if the decision writes, again under the locks of job, execution and lease;
+// Locked is known only then. The first row that fits counts:
 //
-//	closed  status     execution_id      lease   locked   verdict  reason
-//	yes     -          -                 -       -        skip     closed
-//	no      completed  -                 -       -        skip     completed
-//	no      running    current, leased   -       -        run      adopted
-//	no      running    current           other   -        wait     fence-lost
-//	no      any        used before       -       -        wait     fence-lost
-//	no      running    another           alive   -        wait     busy
-//	no      any        -                 -       yes      wait     committing
-//	no      running    another           ended   no       run      takeover
-//	no      failed     new               -       no       run      retry
-//	no      none       new               -       no       run      first
+//	closed  status               execution_id     lease  and                    verdict  reason        closes as
+//	yes     -                    -                -                             skip     closed
+//	no      any                  -                -      another payload        refuse   payload
+//	no      completed            -                -                             skip     completed
+//	no      running              current, leased  -                             run      adopted
+//	no      running              current          other                         wait     fence-lost
+//	no      any                  used before      -                             wait     fence-lost
+//	no      held                 -                -                             refuse   held
+//	no      skipped              -                -      not Reopen             skip     as stored
+//	no      exhausted            -                -      not Reopen             refuse   exhausted
+//	no      running              another          alive                         wait     busy
+//	no      any                  -                -      locked                 wait     committing
+//	no      running              another          ended  stopping, not Reopen   skip     superseded    skipped
+//	no      running or failed    -                ended  crashed, HoldOnCrash   refuse   held          held
+//	no      running or failed    -                ended  MaxAttempts reached    refuse   exhausted     exhausted
+//	no      none                 -                -      late                   skip     late          skipped
+//	no      any                  -                ended  Serial, later (1)      skip     superseded    skipped
+//	no      any                  -                ended  Serial, earlier        wait     order
+//	no      any                  -                ended  others locked          wait     committing
+//	no      none                 -                ended  skip, others alive     skip     overlap       skipped
+//	no      any                  -                ended  replace, newer (1)     skip     superseded    skipped
+//	no      any                  -                ended  replace, only older    wait     replacing     (stop them)
+//	no      any                  -                ended  others alive           wait     overlap
+//	no      running              another          ended                         run      takeover      (fence others)
+//	no      failed               new              -                             run      retry         (fence others)
+//	no      skipped, exhausted   new              -      Reopen                 run      reopened      (fence others)
+//	no      none                 new              -                             run      first         (fence others)
+//
+// (1) unless a person asks for the window: Reopen, or decided before.
 //
 // adopted does not ask whether the lease is alive: as long as nobody took over, the
-// execution_id is the fence, and its holder goes on.
-func Decide(s Seen) (Verdict, Reason) {
+// execution_id is the fence, and its holder goes on. What was closed is never closed
+// again: asked again it is answered as seen.
+func Decide(t Terms, s Seen) Decision {
 	switch {
 	case s.Closed:
-		return Skip, Closed
+		return Decision{Verdict: Skip, Reason: Closed}
+	case s.Conflict:
+		return Decision{Verdict: Refuse, Reason: PayloadConflict}
 	case s.Status == Completed:
-		return Skip, AlreadyCompleted
+		return Decision{Verdict: Skip, Reason: AlreadyCompleted}
 	case s.Status == Running && s.Current && s.Leased:
-		return Run, Adopted
+		return Decision{Verdict: Run, Reason: Adopted}
 	case s.Status == Running && s.Current, s.Used:
-		return Wait, FenceLost
+		return Decision{Verdict: Wait, Reason: FenceLost}
+	case s.Status == Held:
+		return Decision{Verdict: Refuse, Reason: IsHeld}
+	case s.Status == Skipped && !t.Reopen:
+		return Decision{Verdict: Skip, Reason: s.Stored}
+	case s.Status == Exhausted && !t.Reopen:
+		return Decision{Verdict: Refuse, Reason: IsExhausted}
 	case s.Status == Running && s.Alive:
-		return Wait, BusyHeld
+		return Decision{Verdict: Wait, Reason: BusyHeld}
 	case s.Locked:
-		return Wait, Committing
-	case s.Status == Running:
-		return Run, Takeover
-	case s.Status == Failed:
-		return Run, Retry
-	default:
-		return Run, First
+		return Decision{Verdict: Wait, Reason: Committing}
 	}
+	return decideTerms(t, s)
+}
+
+// decideTerms is Decide for a window that can be taken: SQL's judge_terms().
+func decideTerms(t Terms, s Seen) Decision {
+	tried := s.Status == Running || s.Status == Failed
+	wanted := t.Reopen || s.Decided
+	alive := s.Others.Older || s.Others.Newer
+	overlaps := t.Overlap != "" && t.Overlap != contract.OverlapAllow
+	replaces := t.Overlap == contract.OverlapReplace
+	switch {
+	case s.Status == Running && s.Stopping && !t.Reopen:
+		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
+	case tried && t.HoldOnCrash && s.Crashed:
+		return Decision{Verdict: Refuse, Reason: IsHeld, Close: Held}
+	case tried && t.MaxAttempts > 0 && s.Failures >= t.MaxAttempts:
+		return Decision{Verdict: Refuse, Reason: IsExhausted, Close: Exhausted}
+	case s.Status == "" && t.StartDeadline > 0 && s.Late:
+		return Decision{Verdict: Skip, Reason: Late, Close: Skipped}
+	case t.Serial && s.Later && !wanted:
+		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
+	case t.Serial && s.Earlier:
+		return Decision{Verdict: Wait, Reason: Order}
+	case overlaps && s.Others.Locked:
+		return Decision{Verdict: Wait, Reason: Committing}
+	case t.Overlap == contract.OverlapSkip && alive && s.Status == "":
+		return Decision{Verdict: Skip, Reason: Overlap, Close: Skipped}
+	case replaces && s.Others.Newer && !wanted:
+		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
+	case replaces && alive && !s.Others.Newer:
+		return Decision{Verdict: Wait, Reason: Replacing, Stop: s.Others.Unasked}
+	case overlaps && alive:
+		return Decision{Verdict: Wait, Reason: Overlap}
+	}
+	d := Decision{Verdict: Run, Reason: First, Fence: overlaps && s.Others.Dead}
+	switch s.Status {
+	case Running:
+		d.Reason = Takeover
+	case Failed:
+		d.Reason = Retry
+	case Skipped, Exhausted:
+		d.Reason = Reopened
+	}
+	return d
 }

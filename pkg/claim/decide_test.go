@@ -2,65 +2,140 @@ package claim_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
 )
 
-// The rows of the truth table in Decide's comment.
+// The rows of the truth table in Decide's comment, and the order among them.
 func TestDecide(t *testing.T) {
+	const skip, wait, replace = contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace
+	answer := func(v claim.Verdict, r claim.Reason) claim.Decision { return claim.Decision{Verdict: v, Reason: r} }
+	closes := func(v claim.Verdict, r claim.Reason, s claim.Status) claim.Decision {
+		return claim.Decision{Verdict: v, Reason: r, Close: s}
+	}
+	older := claim.Others{Older: true, Unasked: true}
 	for _, c := range []struct {
-		name    string
-		seen    claim.Seen
-		verdict claim.Verdict
-		reason  claim.Reason
+		name  string
+		terms claim.Terms
+		seen  claim.Seen
+		want  claim.Decision
 	}{
-		{"nobody ever", claim.Seen{}, claim.Run, claim.First},
-		{"no row, but closed", claim.Seen{Closed: true}, claim.Skip, claim.Closed},
-		{"failed and closed", claim.Seen{Closed: true, Status: claim.Failed}, claim.Skip, claim.Closed},
-		{"done", claim.Seen{Status: claim.Completed}, claim.Skip, claim.AlreadyCompleted},
-		{"done by the one who asks", claim.Seen{Status: claim.Completed, Used: true, Leased: true}, claim.Skip, claim.AlreadyCompleted},
-		{"our own claim", claim.Seen{Status: claim.Running, Current: true, Leased: true, Alive: true}, claim.Run, claim.Adopted},
-		{"our own, lease ended", claim.Seen{Status: claim.Running, Current: true, Leased: true}, claim.Run, claim.Adopted},
-		{"our own, being taken over", claim.Seen{Status: claim.Running, Current: true, Alive: true}, claim.Wait, claim.FenceLost},
-		{"lost to a live holder", claim.Seen{Status: claim.Running, Used: true, Alive: true}, claim.Wait, claim.FenceLost},
-		{"lost to a dead holder", claim.Seen{Status: claim.Running, Used: true}, claim.Wait, claim.FenceLost},
-		{"released by us", claim.Seen{Status: claim.Failed, Used: true}, claim.Wait, claim.FenceLost},
-		{"held", claim.Seen{Status: claim.Running, Alive: true}, claim.Wait, claim.BusyHeld},
-		{"dead", claim.Seen{Status: claim.Running}, claim.Run, claim.Takeover},
-		{"dead, committing", claim.Seen{Status: claim.Running, Locked: true}, claim.Wait, claim.Committing},
-		{"failed", claim.Seen{Status: claim.Failed}, claim.Run, claim.Retry},
-		{"failed, row locked", claim.Seen{Status: claim.Failed, Locked: true}, claim.Wait, claim.Committing},
+		{"nobody ever", claim.Terms{}, claim.Seen{}, answer(claim.Run, claim.First)},
+		{"no row, but closed", claim.Terms{}, claim.Seen{Closed: true}, answer(claim.Skip, claim.Closed)},
+		{"failed and closed", claim.Terms{}, claim.Seen{Closed: true, Status: claim.Failed}, answer(claim.Skip, claim.Closed)},
+		{"done", claim.Terms{}, claim.Seen{Status: claim.Completed}, answer(claim.Skip, claim.AlreadyCompleted)},
+		{"done by the one who asks", claim.Terms{}, claim.Seen{Status: claim.Completed, Used: true, Leased: true}, answer(claim.Skip, claim.AlreadyCompleted)},
+		{"our own claim", claim.Terms{}, claim.Seen{Status: claim.Running, Current: true, Leased: true, Alive: true}, answer(claim.Run, claim.Adopted)},
+		{"our own, lease ended", claim.Terms{}, claim.Seen{Status: claim.Running, Current: true, Leased: true}, answer(claim.Run, claim.Adopted)},
+		{"our own, being taken over", claim.Terms{}, claim.Seen{Status: claim.Running, Current: true, Alive: true}, answer(claim.Wait, claim.FenceLost)},
+		{"lost to a live holder", claim.Terms{}, claim.Seen{Status: claim.Running, Used: true, Alive: true}, answer(claim.Wait, claim.FenceLost)},
+		{"lost to a dead holder", claim.Terms{}, claim.Seen{Status: claim.Running, Used: true}, answer(claim.Wait, claim.FenceLost)},
+		{"released by us", claim.Terms{}, claim.Seen{Status: claim.Failed, Used: true}, answer(claim.Wait, claim.FenceLost)},
+		{"busy", claim.Terms{}, claim.Seen{Status: claim.Running, Alive: true}, answer(claim.Wait, claim.BusyHeld)},
+		{"dead", claim.Terms{}, claim.Seen{Status: claim.Running}, answer(claim.Run, claim.Takeover)},
+		{"dead, committing", claim.Terms{}, claim.Seen{Status: claim.Running, Locked: true}, answer(claim.Wait, claim.Committing)},
+		{"failed", claim.Terms{}, claim.Seen{Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+		{"failed, row locked", claim.Terms{}, claim.Seen{Status: claim.Failed, Locked: true}, answer(claim.Wait, claim.Committing)},
+
+		{"another payload, done", claim.Terms{}, claim.Seen{Status: claim.Completed, Conflict: true}, answer(claim.Refuse, claim.PayloadConflict)},
+		{"another payload, our own", claim.Terms{}, claim.Seen{Status: claim.Running, Conflict: true, Current: true, Leased: true}, answer(claim.Refuse, claim.PayloadConflict)},
+
+		{"held", claim.Terms{Reopen: true}, claim.Seen{Status: claim.Held}, answer(claim.Refuse, claim.IsHeld)},
+		{"skipped", claim.Terms{}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Skip, claim.Late)},
+		{"skipped, reopened", claim.Terms{Reopen: true}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Run, claim.Reopened)},
+		{"exhausted", claim.Terms{}, claim.Seen{Status: claim.Exhausted}, answer(claim.Refuse, claim.IsExhausted)},
+		{"exhausted, reopened under the same terms", claim.Terms{Reopen: true, MaxAttempts: 1, HoldOnCrash: true}, claim.Seen{Status: claim.Exhausted, Failures: 1, Crashed: true}, answer(claim.Run, claim.Reopened)},
+
+		{"crashed", claim.Terms{}, claim.Seen{Status: claim.Failed, Crashed: true, Failures: 9}, answer(claim.Run, claim.Retry)},
+		{"crashed, on-crash hold", claim.Terms{HoldOnCrash: true, MaxAttempts: 1}, claim.Seen{Status: claim.Failed, Crashed: true, Failures: 1}, closes(claim.Refuse, claim.IsHeld, claim.Held)},
+		{"dead, on-crash hold", claim.Terms{HoldOnCrash: true}, claim.Seen{Status: claim.Running, Crashed: true}, closes(claim.Refuse, claim.IsHeld, claim.Held)},
+		{"failed, on-crash hold", claim.Terms{HoldOnCrash: true}, claim.Seen{Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+		{"failed for the last time", claim.Terms{MaxAttempts: 2}, claim.Seen{Status: claim.Failed, Failures: 2}, closes(claim.Refuse, claim.IsExhausted, claim.Exhausted)},
+		{"failed, one left", claim.Terms{MaxAttempts: 3}, claim.Seen{Status: claim.Failed, Failures: 2}, answer(claim.Run, claim.Retry)},
+		{"late", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true}, closes(claim.Skip, claim.Late, claim.Skipped)},
+		{"late, but tried", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+
+		{"serial, a later one ran", claim.Terms{Serial: true}, claim.Seen{Later: true, Earlier: true}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
+		{"serial, a later one ran, rerun", claim.Terms{Serial: true}, claim.Seen{Later: true, Decided: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+		{"serial, an earlier one is open", claim.Terms{Serial: true, Overlap: skip}, claim.Seen{Earlier: true, Others: older}, answer(claim.Wait, claim.Order)},
+		{"any order", claim.Terms{}, claim.Seen{Later: true, Earlier: true}, answer(claim.Run, claim.First)},
+
+		{"overlap allow", claim.Terms{}, claim.Seen{Others: older}, answer(claim.Run, claim.First)},
+		{"overlap skip", claim.Terms{Overlap: skip}, claim.Seen{Others: older}, closes(claim.Skip, claim.Overlap, claim.Skipped)},
+		{"overlap skip, tried before", claim.Terms{Overlap: skip}, claim.Seen{Status: claim.Failed, Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap skip, reopened", claim.Terms{Overlap: skip, Reopen: true}, claim.Seen{Status: claim.Skipped, Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap wait", claim.Terms{Overlap: wait}, claim.Seen{Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap wait, the other is dead", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true}}, claim.Decision{Verdict: claim.Run, Reason: claim.First, Fence: true}},
+		{"overlap wait, one dead, one alive", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true, Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"overlap wait, the other is committing", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Locked: true, Older: true}}, answer(claim.Wait, claim.Committing)},
+		{"replace", claim.Terms{Overlap: replace}, claim.Seen{Others: older}, claim.Decision{Verdict: claim.Wait, Reason: claim.Replacing, Stop: true}},
+		{"replace, asked already", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true}}, answer(claim.Wait, claim.Replacing)},
+		{"replace, a newer one runs", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true, Newer: true}}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
+		{"replace, a newer one runs, a person asks", claim.Terms{Overlap: replace, Reopen: true}, claim.Seen{Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"replaced and dead", claim.Terms{Overlap: replace, HoldOnCrash: true}, claim.Seen{Status: claim.Running, Stopping: true, Crashed: true}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 	} {
-		if v, r := claim.Decide(c.seen); v != c.verdict || r != c.reason {
-			t.Errorf("%s: %s, %s; want %s, %s", c.name, v, r, c.verdict, c.reason)
+		if got := claim.Decide(c.terms, c.seen); got != c.want {
+			t.Errorf("%s: %+v; want %+v", c.name, got, c.want)
 		}
 	}
 }
 
-// What must never be true, over every combination.
+// bits gives each combination of n booleans to f.
+func bits(n int, f func(bit func() bool)) {
+	for i := range 1 << n {
+		left := i
+		f(func() bool { b := left&1 == 1; left >>= 1; return b })
+	}
+}
+
+// What must never be true, over every combination of terms and things seen.
 func TestDecideNever(t *testing.T) {
-	bits := []bool{false, true}
-	for _, status := range []claim.Status{"", claim.Running, claim.Completed, claim.Failed} {
-		for _, closed := range bits {
-			for _, current := range bits {
-				for _, leased := range bits {
-					for _, used := range bits {
-						for _, alive := range bits {
-							for _, locked := range bits {
-								s := claim.Seen{Closed: closed, Status: status, Current: current, Leased: leased, Used: used, Alive: alive, Locked: locked}
-								v, r := claim.Decide(s)
-								taken := v == claim.Run && r != claim.Adopted
-								if taken && (closed || locked || used || status == claim.Completed || (status == claim.Running && (alive || current))) {
-									t.Errorf("%+v was given the window: %s", s, r)
-								}
-								if v == claim.Run && (closed || status == claim.Completed) {
-									t.Errorf("%+v runs", s)
-								}
-							}
-						}
-					}
-				}
+	statuses := []claim.Status{"", claim.Running, claim.Completed, claim.Failed, claim.Exhausted, claim.Skipped, claim.Held}
+	overlaps := []contract.Overlap{contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace}
+	for _, status := range statuses {
+		// Who asks for which window: without terms.
+		bits(7, func(bit func() bool) {
+			s := claim.Seen{Status: status, Stored: claim.Late, Closed: bit(), Conflict: bit(), Current: bit(), Leased: bit(), Used: bit(), Alive: bit(), Locked: bit()}
+			d := claim.Decide(claim.Terms{}, s)
+			closed := status == claim.Completed || status == claim.Skipped || status == claim.Exhausted || status == claim.Held
+			if taken := d.Verdict == claim.Run && d.Reason != claim.Adopted; taken && (s.Locked || s.Used || closed || (status == claim.Running && (s.Alive || s.Current))) {
+				t.Errorf("%+v was given the window: %s", s, d.Reason)
 			}
+			if d.Verdict == claim.Run && (s.Closed || s.Conflict || closed) {
+				t.Errorf("%+v runs", s)
+			}
+		})
+		// What the terms forbid, for a window that can be taken.
+		for _, overlap := range overlaps {
+			bits(15, func(bit func() bool) {
+				s := claim.Seen{
+					Status: status, Stored: claim.Late, Decided: bit(), Stopping: bit(), Crashed: bit(), Late: bit(), Later: bit(), Earlier: bit(),
+					Others: claim.Others{Locked: bit(), Older: bit(), Newer: bit(), Unasked: bit(), Dead: bit()},
+				}
+				terms := claim.Terms{Overlap: overlap, Serial: bit(), HoldOnCrash: bit(), Reopen: bit()}
+				if bit() {
+					terms.StartDeadline, terms.MaxAttempts, s.Failures = time.Hour, 2, 2
+				}
+				d := claim.Decide(terms, s)
+				o := s.Others
+				alive := o.Older || o.Newer || o.Locked
+				switch {
+				case d.Verdict == claim.Run && overlap != contract.OverlapAllow && (alive || o.Dead != d.Fence):
+					t.Errorf("%+v %+v runs beside another window: %+v", terms, s, d)
+				case d.Verdict == claim.Run && terms.Serial && s.Earlier:
+					t.Errorf("%+v %+v runs before an earlier window", terms, s)
+				case (d.Fence || d.Stop) && (overlap == contract.OverlapAllow || (d.Fence && alive)):
+					t.Errorf("%+v %+v: %+v", terms, s, d)
+				case d.Close != "" && (status == claim.Completed || status == claim.Held || status == claim.Exhausted || status == claim.Skipped):
+					t.Errorf("%+v %+v closes again: %+v", terms, s, d)
+				case d.Close != "" && (d.Verdict == claim.Run || d.Verdict == claim.Wait):
+					t.Errorf("%+v %+v closes the window and goes on: %+v", terms, s, d)
+				case terms.Reopen && (status == claim.Exhausted || status == claim.Skipped) && (d.Verdict == claim.Skip || d.Verdict == claim.Refuse):
+					t.Errorf("%+v %+v is not reopened: %+v", terms, s, d)
+				}
+			})
 		}
 	}
 }

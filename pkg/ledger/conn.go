@@ -153,6 +153,16 @@ func clean(s string) string {
 
 func instant(t time.Time) []byte { return []byte(t.UTC().Format(time.RFC3339Nano)) }
 
+// moment is instant with NULL for the zero time.
+func moment(t time.Time) []byte {
+	if t.IsZero() {
+		return nil
+	}
+	return instant(t)
+}
+
+func truth(b bool) []byte { return strconv.AppendBool(nil, b) }
+
 func term(d time.Duration) []byte {
 	return []byte(strconv.FormatInt(d.Microseconds(), 10) + " microseconds")
 }

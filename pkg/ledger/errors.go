@@ -18,14 +18,16 @@ var (
 	ErrFenced = errors.New("fence lost: another attempt, or nobody, holds the window")
 	// ErrCompleted: the window is completed already.
 	ErrCompleted = errors.New("the window is already completed")
-	// ErrPayload: the window is completed with another payload; the text has both digests.
-	ErrPayload = errors.New("the window was completed with another payload")
+	// ErrPayload: the window belongs to another payload; the text has both digests.
+	ErrPayload = errors.New("the window belongs to another payload")
 	// ErrClosed: the window is older than the job's watermark and never runs.
 	ErrClosed = errors.New("the window is closed")
 	// ErrNotGranted: this login may not act for this job.
 	ErrNotGranted = errors.New("the ledger's login may not act for this job")
 	// ErrNotBegun: begin was not called in this transaction, or must not have been.
 	ErrNotBegun = errors.New("the transaction was not begun for this window")
+	// ErrCheckpoint: another checkpoint than the expected one is the last.
+	ErrCheckpoint = errors.New("the checkpoint was replaced already")
 	// ErrSchema: the database has no ledger, or one that does not fit this program.
 	ErrSchema = errors.New("the ledger's schema does not fit this program")
 	// ErrUnavailable: network, start-up, failover, too many connections, a lock held too
@@ -45,6 +47,7 @@ var sqlstates = map[string]error{
 	"OG004": ErrClosed,
 	"OG005": ErrNotGranted,
 	"OG006": ErrNotBegun,
+	"OG007": ErrCheckpoint,
 	"42501": ErrNotGranted, // insufficient_privilege: no USAGE on the schema
 	"3F000": ErrSchema,     // no schema onceguard
 	"42883": ErrSchema,     // no such function
@@ -69,7 +72,7 @@ func Translate(err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, done := range []error{ErrFenced, ErrCompleted, ErrPayload, ErrClosed, ErrNotGranted, ErrNotBegun, ErrSchema, ErrUnavailable, ErrConfig} {
+	for _, done := range []error{ErrFenced, ErrCompleted, ErrPayload, ErrClosed, ErrNotGranted, ErrNotBegun, ErrCheckpoint, ErrSchema, ErrUnavailable, ErrConfig} {
 		if errors.Is(err, done) {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/window"
 )
 
@@ -101,9 +102,10 @@ func (l *Ledger) Claim(ctx context.Context, r claim.Request) (claim.Answer, erro
 		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
 	}
 	v, err := l.do(ctx, call{
-		`SELECT verdict, reason, attempt, fencing_token, generation, holder_execution_id, holder_attempt, holder_pod, ` +
-			micros("holder_completed_at") + ", " + micros("holder_lease_expires") + ` FROM onceguard.claim($1, $2, $3, $4, $5)`,
-		identity(r.Attempt, term(r.Lease), text(string(origin))),
+		`SELECT verdict, reason, attempt, fencing_token, generation, holder_job_name, ` + micros("holder_window_start") +
+			`, holder_execution_id, holder_attempt, holder_pod, ` + micros("holder_completed_at") + ", " + micros("holder_lease_expires") +
+			`, holder_payload_digest FROM onceguard.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		identity(r.Attempt, append([][]byte{term(r.Lease), text(string(origin))}, terms(r.Terms)...)...),
 	})
 	if err != nil {
 		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
@@ -111,9 +113,32 @@ func (l *Ledger) Claim(ctx context.Context, r claim.Request) (claim.Answer, erro
 	a := claim.Answer{
 		Verdict: claim.Verdict(v.string()), Reason: claim.Reason(v.string()), Attempt: int(v.int64()),
 		FencingToken: v.int64(), Generation: int(v.int64()),
-		Holder: claim.Holder{ExecutionID: v.uuid(), Attempt: int(v.int64()), Pod: v.string(), CompletedAt: v.instant(), LeaseExpires: v.instant()},
+		Holder: claim.Holder{
+			Window:      window.Window{JobName: v.string(), Start: v.instant()},
+			ExecutionID: v.uuid(), Attempt: int(v.int64()), Pod: v.string(), CompletedAt: v.instant(), LeaseExpires: v.instant(),
+			PayloadDigest: v.string(),
+		},
 	}
 	return a, v.err
+}
+
+// terms are the arguments of claim() from overlap on.
+func terms(t claim.Terms) [][]byte {
+	overlap := t.Overlap
+	if overlap == "" {
+		overlap = contract.OverlapAllow
+	}
+	var deadline, attempts []byte
+	if t.StartDeadline != 0 {
+		deadline = term(t.StartDeadline)
+	}
+	if t.MaxAttempts != 0 {
+		attempts = strconv.AppendInt(nil, int64(t.MaxAttempts), 10)
+	}
+	return [][]byte{
+		text(string(overlap)), truth(t.Serial), moment(t.Since), moment(t.Previous), deadline,
+		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), truth(t.Reopen),
+	}
 }
 
 // Heartbeat renews the lease. The caller's right lasts for lease from the moment before
@@ -148,17 +173,44 @@ func (l *Ledger) Complete(ctx context.Context, a claim.Attempt, c claim.Completi
 	return fmt.Errorf("completion of %s: %w", a.Window, err)
 }
 
+// Checkpoint commits in a transaction of its own how far the attempt has come.
+// expectedSeq is the checkpoint that this one follows, 0 for none; the answer is its own
+// Seq. ErrCheckpoint says that another one is the last. After ErrUnavailable the
+// outcome is unknown: Resolve, then compare the last one's RequestDigest (Stored).
+func (l *Ledger) Checkpoint(ctx context.Context, a claim.Attempt, expectedSeq int, data json.RawMessage, requestDigest string) (int, error) {
+	v, err := l.durably(ctx,
+		call{BeginSQL, BeginArgs(a)},
+		call{CheckpointSQL, CheckpointArgs(a, expectedSeq, data, requestDigest)})
+	if err != nil {
+		return 0, fmt.Errorf("checkpoint of %s: %w", a.Window, err)
+	}
+	return int(v.int64()), v.err
+}
+
 // CompleteSQL is the last statement of a business transaction; CompleteArgs are its
-// arguments. BeginSQL and BeginArgs are the first.
+// arguments. BeginSQL and BeginArgs are the first. CheckpointSQL stands for CompleteSQL
+// where a transaction commits a piece of the work; it answers the checkpoint's Seq.
 const (
-	BeginSQL    = `SELECT onceguard.begin($1, $2, $3)`
-	CompleteSQL = `SELECT onceguard.complete($1, $2, $3, $4, $5, $6, $7)`
+	BeginSQL      = `SELECT onceguard.begin($1, $2, $3)`
+	CheckpointSQL = `SELECT onceguard.checkpoint($1, $2, $3, $4, $5, $6)`
+	CompleteSQL   = `SELECT onceguard.complete($1, $2, $3, $4, $5, $6, $7)`
 )
 
 // BeginArgs are the arguments of BeginSQL, in text form.
 func BeginArgs(a claim.Attempt) [][]byte { return identity(a) }
 
-// CompleteArgs are the arguments of CompleteSQL, in text form.
+// CheckpointArgs are the arguments of CheckpointSQL, in text form. data is any JSON; no
+// bytes are NULL, which is refused.
+func CheckpointArgs(a claim.Attempt, expectedSeq int, data json.RawMessage, requestDigest string) [][]byte {
+	var d []byte
+	if len(data) > 0 {
+		d = data
+	}
+	return identity(a, strconv.AppendInt(nil, int64(expectedSeq), 10), d, optional(requestDigest))
+}
+
+// CompleteArgs are the arguments of CompleteSQL, in text form. Without PayloadDigest the
+// window keeps the one of its claim.
 func CompleteArgs(a claim.Attempt, c claim.Completion) [][]byte {
 	var result, processed []byte
 	if len(c.Result) > 0 {
@@ -231,7 +283,7 @@ func (l *Ledger) Resolve(ctx context.Context, a claim.Attempt, newID uuid.UUID) 
 // Stored is what the ledger keeps of a window; its Status is empty when there is nothing.
 func (l *Ledger) Stored(ctx context.Context, w window.Window) (claim.Stored, error) {
 	v, err := l.do(ctx, call{`SELECT status, execution_id, attempt, generation, payload_digest, request_digest, result, processed, ` +
-		micros("completed_at") + ` FROM onceguard.stored($1, $2)`, [][]byte{text(w.JobName), instant(w.Start)}})
+		micros("completed_at") + `, checkpoint_seq, checkpoint, checkpoint_request_digest FROM onceguard.stored($1, $2)`, [][]byte{text(w.JobName), instant(w.Start)}})
 	if err != nil {
 		return claim.Stored{}, fmt.Errorf("reading %s: %w", w, err)
 	}
@@ -249,6 +301,11 @@ func (l *Ledger) Stored(ctx context.Context, w window.Window) (claim.Stored, err
 		s.Processed = &n
 	}
 	s.CompletedAt = v.instant()
+	s.Checkpoint.Seq = int(v.int64())
+	if data := v.next(); data != nil {
+		s.Checkpoint.Data = append(json.RawMessage(nil), data...)
+	}
+	s.Checkpoint.RequestDigest = v.string()
 	return s, v.err
 }
 

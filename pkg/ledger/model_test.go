@@ -133,7 +133,7 @@ func kind(err error) error {
 func TestModelNoticesABrokenRule(t *testing.T) {
 	for name, c := range map[string][3]string{
 		"a live lease is taken":           {"claim", "l.expires_at >= clock_timestamp()", "false"},
-		"an id is given twice":            {"claim", "a.execution_id = claim.execution_id OR", "false AND"},
+		"an id is given twice":            {"was_used", "a.execution_id = was_used.execution_id OR", "false AND"},
 		"a heartbeat without its id":      {"heartbeat", "AND t.execution_id = heartbeat.execution_id", ""},
 		"a resolve that leaves the id":    {"resolve", "SET execution_id = resolve.new_execution_id, updated_at", "SET updated_at"},
 		"a release by anybody":            {"release", "AND t.execution_id = release.execution_id\n    FOR NO KEY UPDATE", "FOR NO KEY UPDATE"},

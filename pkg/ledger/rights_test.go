@@ -70,8 +70,10 @@ func TestTenantIsConfined(t *testing.T) {
 	for _, sql := range []string{
 		"SELECT * FROM onceguard.job_execution", "SELECT * FROM onceguard.windows", "INSERT INTO onceguard.job_grant VALUES (current_user, '*')",
 		"UPDATE onceguard.job_execution SET status = 'running'", "DELETE FROM onceguard.armed", "SELECT onceguard.next_token(1)",
-		"SELECT onceguard.grant_job(current_user, '*')", "SELECT onceguard.refuse_fence('a/a', now(), NULL)",
-		"SELECT onceguard.check_call('a/a', now(), gen_random_uuid())", "CREATE TABLE onceguard.t ()",
+		"SELECT onceguard.grant_job(current_user, '*')", "SELECT onceguard.refuse_fence('a/a', now(), NULL, NULL)",
+		"SELECT onceguard.check_call('a/a', now(), gen_random_uuid())",
+		"SELECT onceguard.prune('a/a', now())", "SELECT onceguard.rerun('a/a', now(), 'me', 'x')", "SELECT onceguard.cancel('a/a', now(), 'me', 'x')",
+		"SELECT onceguard.end_window('a/a', now(), 'failed', NULL, NULL)", "SELECT * FROM onceguard.decisions", "CREATE TABLE onceguard.t ()",
 	} {
 		_, err := c.Exec(ctx, sql)
 		wantCode(t, err, "42501")

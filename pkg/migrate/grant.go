@@ -28,7 +28,7 @@ func GrantAudit(ctx context.Context, url, role string) error {
 // RevokeAudit takes the views away again; it is no error if the login could not read
 // them. url is the owner's.
 func RevokeAudit(ctx context.Context, url, role string) error {
-	return grant(ctx, url, role, "REVOKE SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs FROM "+pgx.Identifier{role}.Sanitize())
+	return grant(ctx, url, role, "REVOKE SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs, onceguard.decisions FROM "+pgx.Identifier{role}.Sanitize())
 }
 
 func grant(ctx context.Context, url, role, statement string, args ...any) error {

@@ -137,7 +137,7 @@ func TestGrantErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := connect(t, roleURL)
-	for _, view := range []string{"windows", "attempts", "skips", "jobs"} {
+	for _, view := range []string{"windows", "attempts", "skips", "jobs", "decisions"} {
 		if _, err := c.Exec(ctx, "SELECT * FROM onceguard."+view); err != nil {
 			t.Error(err)
 		}
@@ -196,8 +196,8 @@ func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
 		}
 		return has
 	}
-	const views = "attempts SELECT,jobs SELECT,schema_version EXECUTE,skips SELECT,windows SELECT"
-	const functions = "begin EXECUTE,claim EXECUTE,complete EXECUTE,heartbeat EXECUTE,record_skip EXECUTE,release EXECUTE,resolve EXECUTE,schema_version EXECUTE,stored EXECUTE"
+	const views = "attempts SELECT,decisions SELECT,jobs SELECT,schema_version EXECUTE,skips SELECT,windows SELECT"
+	const functions = "begin EXECUTE,checkpoint EXECUTE,claim EXECUTE,complete EXECUTE,heartbeat EXECUTE,record_skip EXECUTE,release EXECUTE,resolve EXECUTE,schema_version EXECUTE,stored EXECUTE"
 	wants := func(when, role, want string) {
 		t.Helper()
 		if got := strings.Join(rights(role), ","); got != want {
@@ -233,7 +233,7 @@ func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
 		}
 		again.seal()
 		wants(again.when, reader, views)
-		must("REVOKE SELECT ON onceguard.attempts, onceguard.jobs, onceguard.skips, onceguard.windows FROM " + role + " CASCADE") // reading is the owner's to give
+		must("REVOKE SELECT ON onceguard.attempts, onceguard.decisions, onceguard.jobs, onceguard.skips, onceguard.windows FROM " + role + " CASCADE") // reading is the owner's to give
 		wants(again.when, role, functions)
 	}
 	if _, err := connect(t, readerURL).Exec(ctx, "SELECT * FROM onceguard.windows"); err != nil {

@@ -31,6 +31,7 @@ var layer = map[string]int{
 	"pkg/logs":      3,
 	"pkg/pgurl":     3,
 	"pkg/supervise": 3,
+	"pkg/admin":     4,
 	"pkg/audit":     4,
 	"pkg/migrate":   4,
 	"pkg/ledger":    5,

@@ -23,6 +23,7 @@ type API interface {
 	Claim(context.Context, claim.Request) (claim.Answer, error)
 	Heartbeat(context.Context, claim.Attempt, time.Duration) (claim.Beat, error)
 	Complete(context.Context, claim.Attempt, claim.Completion) error
+	Checkpoint(ctx context.Context, a claim.Attempt, expectedSeq int, data json.RawMessage, requestDigest string) (int, error)
 	Release(context.Context, claim.Attempt, claim.End) (claim.Outcome, error)
 	RecordSkip(context.Context, claim.Request, claim.Reason) error
 	Resolve(context.Context, claim.Attempt, uuid.UUID) (claim.Resolution, error)
@@ -43,6 +44,7 @@ type Fake struct {
 	mu      sync.Mutex
 	down    error
 	rows    map[string]*execution
+	closed  map[string]time.Time // watermarks by base name
 	skipped map[string][]claim.Reason
 	once    map[string]bool
 }
@@ -58,6 +60,10 @@ type Attempt struct {
 
 type execution struct {
 	claim.Stored
+	window   window.Window
+	reason   claim.Reason // of a closed one
+	closedBy string
+	decided  int // attempts up to this one do not count; -1: no person decided
 	token    int64
 	attempts []Attempt
 	lease    *leaseRow
@@ -67,6 +73,7 @@ type leaseRow struct {
 	id      uuid.UUID
 	expires time.Time
 	cancel  bool
+	by      string // who asked it to stop
 }
 
 // SetDown makes every call fail with err, as an unreachable database would; nil ends it.
@@ -112,52 +119,6 @@ func (f *Fake) Skips(w window.Window) []claim.Reason {
 	return append([]claim.Reason(nil), f.skipped[key(w)]...)
 }
 
-// Claim implements API.
-func (f *Fake) Claim(ctx context.Context, r claim.Request) (claim.Answer, error) {
-	if err := f.enter(ctx); err != nil {
-		return claim.Answer{}, err
-	}
-	defer f.mu.Unlock()
-	e := f.rows[key(r.Window)]
-	seen := claim.Seen{}
-	if e != nil {
-		seen.Status = e.Status
-		seen.Current = e.Status == claim.Running && e.ExecutionID == r.ExecutionID
-		seen.Used = !seen.Current && e.used(r.ExecutionID)
-		if e.lease != nil {
-			seen.Leased = e.lease.id == r.ExecutionID
-			seen.Alive = !e.lease.expires.Before(f.now())
-		}
-	}
-	v, reason := claim.Decide(seen)
-	answer := claim.Answer{Verdict: v, Reason: reason}
-	if v != claim.Run {
-		if e != nil {
-			answer.Holder = e.holder()
-		}
-		return answer, nil
-	}
-	if reason != claim.Adopted {
-		if e == nil {
-			e = &execution{Stored: claim.Stored{Generation: 1}}
-			if f.rows == nil {
-				f.rows = map[string]*execution{}
-			}
-			f.rows[key(r.Window)] = e
-		}
-		if reason == claim.Takeover {
-			e.attempts[e.Attempt-1].Outcome = claim.OutcomeLost
-		}
-		e.Status, e.ExecutionID = claim.Running, r.ExecutionID
-		e.Attempt++
-		e.token = max(e.token, 1<<40) + 1
-		e.attempts = append(e.attempts, Attempt{ExecutionID: r.ExecutionID, Origin: r.Origin})
-	}
-	e.lease = &leaseRow{id: r.ExecutionID, expires: f.now().Add(r.Lease)}
-	answer.Attempt, answer.FencingToken, answer.Generation = e.Attempt, e.token, e.Generation
-	return answer, nil
-}
-
 // Heartbeat implements API.
 func (f *Fake) Heartbeat(ctx context.Context, a claim.Attempt, lease time.Duration) (claim.Beat, error) {
 	if err := f.enter(ctx); err != nil {
@@ -183,16 +144,47 @@ func (f *Fake) Complete(ctx context.Context, a claim.Attempt, c claim.Completion
 	defer f.mu.Unlock()
 	e := f.rows[key(a.Window)]
 	switch {
+	case e == nil && f.isClosed(a.Window):
+		return fmt.Errorf("completion of %s: %w", a.Window, ledger.ErrClosed)
 	case e == nil || e.ExecutionID != a.ExecutionID && e.Status != claim.Completed:
 		return fmt.Errorf("completion of %s: %w", a.Window, ledger.ErrFenced)
 	case e.Status == claim.Completed && e.ExecutionID == a.ExecutionID:
 		return nil
 	case e.Status == claim.Completed:
 		return fmt.Errorf("completion of %s: %w", a.Window, ledger.ErrCompleted)
+	case differ(e.PayloadDigest, c.PayloadDigest):
+		return fmt.Errorf("completion of %s: %w", a.Window, ledger.ErrPayload)
+	case c.PayloadDigest == "":
+		c.PayloadDigest = e.PayloadDigest
 	}
 	e.Status, e.Completion, e.CompletedAt = claim.Completed, c, f.now()
 	e.Result = bytes.Clone(c.Result)
 	return nil
+}
+
+// Checkpoint implements API.
+func (f *Fake) Checkpoint(ctx context.Context, a claim.Attempt, expectedSeq int, data json.RawMessage, requestDigest string) (int, error) {
+	if err := f.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer f.mu.Unlock()
+	e := f.rows[key(a.Window)]
+	var refused error
+	switch {
+	case e == nil && f.isClosed(a.Window):
+		refused = ledger.ErrClosed
+	case e != nil && e.Status == claim.Completed:
+		refused = ledger.ErrCompleted
+	case e == nil || e.ExecutionID != a.ExecutionID:
+		refused = ledger.ErrFenced
+	case e.Checkpoint.Seq != expectedSeq:
+		refused = ledger.ErrCheckpoint
+	}
+	if refused != nil {
+		return 0, fmt.Errorf("checkpoint of %s: %w", a.Window, refused)
+	}
+	e.Checkpoint = claim.Checkpoint{Seq: expectedSeq + 1, Data: bytes.Clone(data), RequestDigest: requestDigest}
+	return e.Checkpoint.Seq, nil
 }
 
 // Release implements API.
@@ -205,7 +197,7 @@ func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (cla
 	if e == nil {
 		return "", nil
 	}
-	if e.ExecutionID != a.ExecutionID || e.Status == claim.Failed {
+	if e.ExecutionID != a.ExecutionID {
 		for _, t := range e.attempts {
 			if t.ExecutionID == a.ExecutionID && t.Outcome != claim.OutcomeLost {
 				return t.Outcome, nil
@@ -219,6 +211,8 @@ func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (cla
 		outcome = claim.OutcomeCompleted
 	} else if outcome == claim.OutcomeCompleted {
 		return "", fmt.Errorf("release of %s: the window is not completed", a.Window)
+	} else if e.lease != nil && e.lease.cancel {
+		e.Status, e.reason, e.closedBy, e.ExecutionID = claim.Skipped, claim.Superseded, e.lease.by, uuid.Nil
 	} else {
 		e.Status, e.ExecutionID = claim.Failed, uuid.Nil
 	}
@@ -286,6 +280,7 @@ func (f *Fake) Stored(ctx context.Context, w window.Window) (claim.Stored, error
 	if e := f.rows[key(w)]; e != nil {
 		s := e.Stored
 		s.Result = json.RawMessage(bytes.Clone(e.Result))
+		s.Checkpoint.Data = bytes.Clone(e.Checkpoint.Data)
 		return s, nil
 	}
 	return claim.Stored{}, nil
@@ -318,31 +313,6 @@ func (f *Fake) now() time.Time {
 		return f.Now()
 	}
 	return time.Now()
-}
-
-func (e *execution) used(id uuid.UUID) bool {
-	for _, a := range e.attempts {
-		if a.ExecutionID == id {
-			return true
-		}
-		for _, old := range a.former {
-			if old == id {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (e *execution) holder() claim.Holder {
-	h := claim.Holder{ExecutionID: e.ExecutionID, Attempt: e.Attempt, CompletedAt: e.CompletedAt}
-	if o := e.attempts[e.Attempt-1].Origin; o.Namespace != "" && o.Pod != "" {
-		h.Pod = o.Namespace + "/" + o.Pod
-	}
-	if e.lease != nil && e.Status == claim.Running {
-		h.LeaseExpires = e.lease.expires
-	}
-	return h
 }
 
 func key(w window.Window) string {

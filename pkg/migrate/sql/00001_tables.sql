@@ -1,13 +1,19 @@
 -- +goose Up
--- The ledger's tables. Names and rules: package ledger, doc.go.
+-- The ledger's tables, and what the functions share. Names and rules: package ledger, doc.go.
 --
 -- No foreign key to job and no sequence: both would write WAL for a claim that is
 -- refused. No index on a column that a heartbeat or a completion changes: such an
--- update then stays on its page (HOT) and leaves nothing behind in an index.
+-- update then stays on its page (HOT) and leaves nothing behind in an index. Running
+-- windows are found by their leases.
+--
+-- A job_name may carry "#<index>" and then "@<UID of a separate run>". The job row is
+-- that of the base, without both; what overlaps is the lane, the name without "@...".
+-- Names are in bytewise order, so that all names of a base or a lane are a range of the
+-- primary keys.
 SET LOCAL lock_timeout = '10s';
 
 CREATE TABLE onceguard.job (
-    name          text PRIMARY KEY,
+    name          text COLLATE "C" PRIMARY KEY, -- the base
     -- Windows before this instant are closed for ever; it only grows, and the row is
     -- never deleted, so history can be pruned and an old window still does not run.
     closed_before timestamptz NOT NULL DEFAULT '-infinity',
@@ -16,11 +22,14 @@ CREATE TABLE onceguard.job (
 COMMENT ON TABLE onceguard.job IS 'One row a job. Its row lock orders the claims of a job; business transactions never take it.';
 
 CREATE TABLE onceguard.job_execution (
-    job_name       text        NOT NULL,
+    job_name       text COLLATE "C" NOT NULL,
     window_start   timestamptz NOT NULL,
     status         text        NOT NULL,
+    reason         text,                     -- why it is closed, or "rerun"
+    closed_by      text,                     -- the pod, or the person, that closed it
     execution_id   uuid,                     -- the fence; NULL when nobody holds the window
-    attempt        int         NOT NULL,     -- the last attempt's number; only grows
+    attempt        int         NOT NULL,     -- the last attempt's number; only grows; 0: it never ran
+    decided        int,                      -- a person decided after this attempt: it and earlier ones do not count
     fencing_token  bigint      NOT NULL,     -- epoch << 40 | n; grows with each acquisition
     generation     int         NOT NULL DEFAULT 1,
     window_end     timestamptz,
@@ -30,33 +39,36 @@ CREATE TABLE onceguard.job_execution (
     request_digest text,
     result         jsonb,
     processed      bigint,
-    done_xid       xid8,                     -- the transaction that completed the window
+    done_xid       xid8,                     -- the last transaction that completed or checkpointed it
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     completed_at   timestamptz,
     updated_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (job_name, window_start),
     CHECK (isfinite(window_start)),
-    CHECK (status IN ('running', 'completed', 'failed')),
+    CHECK (status IN ('running', 'completed', 'failed', 'exhausted', 'skipped', 'held')),
     CHECK ((status = 'completed') = (completed_at IS NOT NULL)),
-    CHECK ((status = 'failed') = (execution_id IS NULL))
+    CHECK ((status IN ('running', 'completed')) = (execution_id IS NOT NULL)),
+    CHECK (status <> 'skipped' OR reason IN ('late', 'overlap', 'superseded', 'cancelled'))
 ) WITH (fillfactor = 80);
 COMMENT ON TABLE onceguard.job_execution IS 'One row a window: the logical work and how it stands.';
 
 CREATE TABLE onceguard.job_lease (
-    job_name     text        NOT NULL,
+    job_name     text COLLATE "C" NOT NULL,
     window_start timestamptz NOT NULL,
     execution_id uuid        NOT NULL,
     expires_at   timestamptz NOT NULL,
     term         interval    NOT NULL,       -- the length that was asked for
-    cancel       boolean     NOT NULL DEFAULT false,
+    cancel       boolean     NOT NULL DEFAULT false, -- a newer window asks the holder to stop
+    cancel_by    text,                       -- the newer window's pod
     PRIMARY KEY (job_name, window_start)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);
 COMMENT ON TABLE onceguard.job_lease IS 'The holder''s right to a window, renewed by heartbeats. Apart from the execution, so that a long business transaction never blocks its own heartbeat.';
 
 CREATE TABLE onceguard.job_attempt (
-    job_name      text        NOT NULL,
+    job_name      text COLLATE "C" NOT NULL,
     window_start  timestamptz NOT NULL,
     attempt       int         NOT NULL,
+    generation    int         NOT NULL DEFAULT 1,
     execution_id  uuid        NOT NULL,
     former_ids    uuid[],                    -- ids that resolve() took out of use
     fencing_token bigint      NOT NULL,
@@ -76,10 +88,23 @@ CREATE TABLE onceguard.job_attempt (
     PRIMARY KEY (job_name, window_start, attempt),
     CHECK (outcome IN ('completed', 'failed', 'crashed', 'stopped', 'lost', 'not-started', 'uncommitted'))
 ) WITH (fillfactor = 80);
-COMMENT ON TABLE onceguard.job_attempt IS 'One row a try at a window; kept for people, never judged except that an execution_id is used once.';
+COMMENT ON TABLE onceguard.job_attempt IS 'One row a try at a window; judged are only that an execution_id is used once, and the outcomes under max_attempts and hold_on_crash.';
+
+CREATE TABLE onceguard.job_checkpoint (
+    job_name       text COLLATE "C" NOT NULL,
+    window_start   timestamptz NOT NULL,
+    seq            int         NOT NULL,     -- from 1; each commits at most once
+    data           jsonb       NOT NULL,
+    request_digest text,
+    execution_id   uuid        NOT NULL,
+    xid            xid8        NOT NULL,     -- the transaction that it was committed with
+    updated_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (job_name, window_start)
+) WITH (fillfactor = 80);
+COMMENT ON TABLE onceguard.job_checkpoint IS 'How far a window''s work has come: the last checkpoint, which the next attempt continues from.';
 
 CREATE TABLE onceguard.job_skip (
-    job_name     text        NOT NULL,
+    job_name     text COLLATE "C" NOT NULL,
     window_start timestamptz NOT NULL,
     skipper      text        NOT NULL,       -- the pod's UID; without Kubernetes the execution_id
     reason       text        NOT NULL,
@@ -91,14 +116,27 @@ CREATE TABLE onceguard.job_skip (
     node         text,
     skipped_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (job_name, window_start, skipper),
-    CHECK (reason IN ('completed', 'closed', 'busy'))
+    CHECK (reason IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'payload', 'exhausted', 'held'))
 );
-COMMENT ON TABLE onceguard.job_skip IS 'One row for each pod that did not run because its window was done, closed or held.';
+COMMENT ON TABLE onceguard.job_skip IS 'One row for each pod that did not run, with the reason.';
+
+CREATE TABLE onceguard.job_decision (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_name     text COLLATE "C" NOT NULL,
+    window_start timestamptz NOT NULL,
+    what         text        NOT NULL CHECK (what IN ('rerun', 'cancel')),
+    who          text        NOT NULL,
+    why          text        NOT NULL,
+    login        name        NOT NULL DEFAULT session_user,
+    decided_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    before       jsonb                       -- the execution as it was; NULL: there was none
+);
+COMMENT ON TABLE onceguard.job_decision IS 'What people decided about windows. A completion that a rerun replaced is kept here.';
 
 -- Unlogged: a row lives for one transaction, and after a crash there is none.
 CREATE UNLOGGED TABLE onceguard.armed (
     xid          xid8        PRIMARY KEY,
-    job_name     text        NOT NULL,
+    job_name     text COLLATE "C" NOT NULL,
     window_start timestamptz NOT NULL,
     execution_id uuid        NOT NULL
 );
@@ -124,4 +162,108 @@ CREATE TABLE onceguard.job_grant (
 );
 COMMENT ON TABLE onceguard.job_grant IS 'Which login may act for which jobs: an exact job_name, "namespace/*" or "*". Without a row a login may nothing.';
 
+-- What the functions of the next files share.
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_call(job_name text, window_start timestamptz, execution_id uuid) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base text := split_part(split_part(check_call.job_name, '#', 1), '@', 1);
+BEGIN
+    IF base IS NULL OR base = '' OR length(check_call.job_name) > 1000 THEN
+        RAISE EXCEPTION 'job_name must be 1 to 1000 characters' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_call.window_start IS NULL OR NOT isfinite(check_call.window_start) THEN
+        RAISE EXCEPTION 'window_start must be an instant' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_call.execution_id IS NULL THEN
+        RAISE EXCEPTION 'execution_id must not be null' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Inside a definer function current_user is the owner, who may all.
+    IF session_user <> current_user AND NOT EXISTS (
+        SELECT FROM onceguard.job_grant g
+        WHERE (g.pattern = base OR g.pattern = '*'
+               OR (right(g.pattern, 2) = '/*' AND starts_with(base, left(g.pattern, -1))))
+          AND (g.role = session_user OR EXISTS (
+               SELECT FROM pg_roles r WHERE r.rolname = g.role AND pg_has_role(session_user, r.oid, 'MEMBER'))))
+    THEN
+        RAISE EXCEPTION 'role "%" may not act for job "%"', session_user, check_call.job_name
+            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: kubectl onceguard grant %1$L %2$L, or in SQL: SELECT onceguard.grant_job(%1$L, %2$L)', session_user, base);
+    END IF;
+    -- A claim, heartbeat or release would hold its locks until a business transaction
+    -- ends, and deadlock with a takeover.
+    IF EXISTS (SELECT FROM onceguard.armed a WHERE a.xid = pg_current_xact_id_if_assigned()) THEN
+        RAISE EXCEPTION 'this transaction has called begin(): only checkpoint() and complete() may follow' USING ERRCODE = 'OG006';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_call IS 'Internal: arguments, the right of session_user (OG005), and that no armed transaction is open (OG006).';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_term(lease interval) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF check_term.lease IS NULL OR check_term.lease <= interval '0' OR check_term.lease > interval '1 day' THEN
+        RAISE EXCEPTION 'lease % is not between 0 and 1 day', check_term.lease USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_term IS 'Internal: the length of a lease.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_terms(
+    window_start timestamptz, overlap text, serial boolean, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF check_terms.overlap IS NULL OR check_terms.overlap NOT IN ('allow', 'skip', 'wait', 'replace') THEN
+        RAISE EXCEPTION 'overlap "%" is not allow, skip, wait or replace', check_terms.overlap USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_terms.serial IS NULL OR check_terms.hold_on_crash IS NULL THEN
+        RAISE EXCEPTION 'serial and hold_on_crash must be true or false' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_terms.previous >= check_terms.window_start THEN
+        RAISE EXCEPTION 'previous % is not before window_start %', check_terms.previous, check_terms.window_start USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_terms.start_deadline < interval '0' THEN
+        RAISE EXCEPTION 'start_deadline % is negative', check_terms.start_deadline USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_terms.max_attempts < 1 THEN
+        RAISE EXCEPTION 'max_attempts % is less than 1', check_terms.max_attempts USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_terms IS 'Internal: the terms of a claim.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.be_durable() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.be_durable IS 'Internal: the commit of this transaction is answered only when it is safe, whatever the role''s or database''s default; a stricter setting stays.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.next_token(previous bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    sys bigint := (SELECT s.system_identifier FROM pg_control_system() s);
+    tli int := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
+    now_epoch bigint;
+BEGIN
+    LOOP
+        SELECT p.epoch INTO now_epoch FROM onceguard.epoch p WHERE p.system_identifier = sys AND p.timeline = tli;
+        EXIT WHEN FOUND;
+        -- Another claim may do the same; whoever comes second finds no mismatch and reads again.
+        UPDATE onceguard.epoch p SET epoch = greatest(p.epoch, tli) + 1, system_identifier = sys, timeline = tli
+        WHERE p.system_identifier <> sys OR p.timeline <> tli;
+    END LOOP;
+    RETURN greatest(now_epoch << 40 | (coalesce(previous, 0) & 1099511627775) + 1, coalesce(previous, 0) + 1);
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.next_token IS 'Internal: the fencing token that follows: epoch << 40 | n.';
+
 REVOKE ALL ON ALL TABLES IN SCHEMA onceguard FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;

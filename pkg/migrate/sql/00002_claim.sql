@@ -1,98 +1,199 @@
 -- +goose Up
--- The protocol of a lease: claim, heartbeat, release. Every function that a job's login may call is SECURITY DEFINER with a
--- fixed search_path (a caller's objects can never stand for ours), checks the job
--- against session_user, and locks in one order: job, execution, lease.
+-- The protocol of a lease: claim and heartbeat. Every function that a job's login may
+-- call is SECURITY DEFINER with a fixed search_path (a caller's objects can never stand
+-- for ours), checks the job against session_user, and locks in one order: job, execution,
+-- lease.
 SET LOCAL lock_timeout = '10s';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.check_call(job_name text, window_start timestamptz, execution_id uuid) RETURNS void
+CREATE FUNCTION onceguard.was_used(job_name text, window_start timestamptz, execution_id uuid) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    base text := split_part(split_part(check_call.job_name, '#', 1), '@', 1);
 BEGIN
-    IF base IS NULL OR base = '' OR length(check_call.job_name) > 1000 THEN
-        RAISE EXCEPTION 'job_name must be 1 to 1000 characters' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF check_call.window_start IS NULL OR NOT isfinite(check_call.window_start) THEN
-        RAISE EXCEPTION 'window_start must be an instant' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF check_call.execution_id IS NULL THEN
-        RAISE EXCEPTION 'execution_id must not be null' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    -- Inside a definer function current_user is the owner, who may all.
-    IF session_user <> current_user AND NOT EXISTS (
-        SELECT FROM onceguard.job_grant g
-        WHERE (g.pattern = base OR g.pattern = '*'
-               OR (right(g.pattern, 2) = '/*' AND starts_with(base, left(g.pattern, -1))))
-          AND (g.role = session_user OR EXISTS (
-               SELECT FROM pg_roles r WHERE r.rolname = g.role AND pg_has_role(session_user, r.oid, 'MEMBER'))))
-    THEN
-        RAISE EXCEPTION 'role "%" may not act for job "%"', session_user, check_call.job_name
-            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: kubectl onceguard grant %1$L %2$L, or in SQL: SELECT onceguard.grant_job(%1$L, %2$L)', session_user, base);
-    END IF;
-    -- A claim, heartbeat or release would hold its locks until a business transaction
-    -- ends, and deadlock with a takeover.
-    IF EXISTS (SELECT FROM onceguard.armed a WHERE a.xid = pg_current_xact_id_if_assigned()) THEN
-        RAISE EXCEPTION 'this transaction has called begin(): only complete() may follow' USING ERRCODE = 'OG006';
-    END IF;
+    RETURN EXISTS (
+        SELECT FROM onceguard.job_attempt a WHERE a.job_name = was_used.job_name AND a.window_start = was_used.window_start
+          AND (a.execution_id = was_used.execution_id OR was_used.execution_id = ANY (a.former_ids)));
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.check_call IS 'Internal: arguments, the right of session_user (OG005), and that no armed transaction is open (OG006).';
+COMMENT ON FUNCTION onceguard.was_used IS 'Internal: this execution_id has had the window. Given out again, it would let a transaction of the earlier attempt commit.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.check_term(lease interval) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF check_term.lease IS NULL OR check_term.lease <= interval '0' OR check_term.lease > interval '1 day' THEN
-        RAISE EXCEPTION 'lease % is not between 0 and 1 day', check_term.lease USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
--- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.check_term IS 'Internal: the length of a lease.';
-
--- +goose StatementBegin
-CREATE FUNCTION onceguard.be_durable() RETURNS void
+CREATE FUNCTION onceguard.end_window(job_name text, window_start timestamptz, status text, reason text, closed_by text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    ended timestamptz;
+    last int;
 BEGIN
-    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
+    UPDATE onceguard.job_execution t SET status = end_window.status, reason = end_window.reason, closed_by = end_window.closed_by,
+        execution_id = NULL, updated_at = clock_timestamp()
+    WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start RETURNING t.attempt INTO last;
+    DELETE FROM onceguard.job_lease t
+    WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start RETURNING t.expires_at INTO ended;
+    UPDATE onceguard.job_attempt t SET outcome = 'lost', ended_at = coalesce(ended, clock_timestamp())
+    WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start AND t.attempt = last AND t.outcome IS NULL;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.be_durable IS 'Internal: the commit of this transaction is answered only when it is safe, whatever the role''s or database''s default; a stricter setting stays.';
+COMMENT ON FUNCTION onceguard.end_window IS 'Internal: the window gets a status in which nobody holds it. A dead attempt loses its execution_id with that, so that it can never commit, and is recorded lost. The caller has locked execution and lease.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.next_token(previous bigint) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION onceguard.running_others(job_name text, window_start timestamptz)
+RETURNS TABLE (other_job_name text, other_window_start timestamptz, expires_at timestamptz, cancel boolean, older boolean)
+LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 DECLARE
-    sys bigint := (SELECT s.system_identifier FROM pg_control_system() s);
-    tli int := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
-    now_epoch bigint;
+    lane text := split_part(running_others.job_name, '@', 1);
 BEGIN
-    LOOP
-        SELECT p.epoch INTO now_epoch FROM onceguard.epoch p WHERE p.system_identifier = sys AND p.timeline = tli;
-        EXIT WHEN FOUND;
-        -- Another claim may do the same; whoever comes second finds no mismatch and reads again.
-        UPDATE onceguard.epoch p SET epoch = greatest(p.epoch, tli) + 1, system_identifier = sys, timeline = tli
-        WHERE p.system_identifier <> sys OR p.timeline <> tli;
+    RETURN QUERY
+    SELECT l.job_name, l.window_start, l.expires_at, l.cancel, (l.window_start, l.job_name) < (running_others.window_start, running_others.job_name)
+    FROM onceguard.job_lease l
+    JOIN onceguard.job_execution t ON t.job_name = l.job_name AND t.window_start = l.window_start AND t.status = 'running'
+    WHERE (l.job_name = lane OR l.job_name >= lane || '@' AND l.job_name < lane || 'A')
+      AND (l.job_name <> running_others.job_name OR l.window_start <> running_others.window_start)
+    ORDER BY l.window_start, l.job_name;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.running_others IS 'Internal: the other windows of the lane that are running, dead ones too, the oldest first.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.judge_terms(
+    job_name text, window_start timestamptz, e onceguard.job_execution, asked_to_stop boolean, closed timestamptz, locked boolean,
+    overlap text, serial boolean, since timestamptz, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean, reopen boolean,
+    OUT verdict text, OUT reason text, OUT close text, OUT stop boolean, OUT fence boolean, OUT other_job_name text, OUT other_window_start timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    -- A person asks for this window: what happened around it does not close it.
+    wanted boolean := judge_terms.reopen OR e.decided IS NOT NULL;
+    o record;
+    expires timestamptz;
+    alive boolean;
+    newer boolean := false;
+    committing boolean := false;
+BEGIN
+    stop := false;
+    fence := false;
+    IF e.status IN ('running', 'failed') THEN
+        IF asked_to_stop AND NOT judge_terms.reopen THEN
+            verdict := 'skip'; reason := 'superseded'; close := 'skipped';
+            RETURN;
+        END IF;
+        IF judge_terms.hold_on_crash AND e.attempt > coalesce(e.decided, 0) AND (e.status = 'running' OR EXISTS (
+            SELECT FROM onceguard.job_attempt a WHERE a.job_name = judge_terms.job_name AND a.window_start = judge_terms.window_start
+              AND a.attempt = e.attempt AND a.outcome IN ('crashed', 'lost'))) THEN
+            verdict := 'refuse'; reason := 'held'; close := 'held';
+            RETURN;
+        END IF;
+        IF judge_terms.max_attempts IS NOT NULL AND judge_terms.max_attempts <= (e.status = 'running')::int + (
+            SELECT count(*) FROM onceguard.job_attempt a WHERE a.job_name = judge_terms.job_name AND a.window_start = judge_terms.window_start
+              AND a.attempt > coalesce(e.decided, 0) AND a.outcome IN ('failed', 'crashed', 'uncommitted', 'lost')) THEN
+            verdict := 'refuse'; reason := 'exhausted'; close := 'exhausted';
+            RETURN;
+        END IF;
+    ELSIF e.status IS NULL AND judge_terms.window_start + judge_terms.start_deadline < clock_timestamp() THEN
+        verdict := 'skip'; reason := 'late'; close := 'skipped';
+        RETURN;
+    END IF;
+
+    IF judge_terms.serial AND strpos(judge_terms.job_name, '@') = 0 THEN
+        other_job_name := judge_terms.job_name;
+        IF NOT wanted THEN
+            SELECT t.window_start INTO other_window_start FROM onceguard.job_execution t
+            WHERE t.job_name = judge_terms.job_name AND t.window_start > judge_terms.window_start AND t.status IN ('running', 'completed')
+            ORDER BY t.window_start LIMIT 1;
+            IF FOUND THEN
+                verdict := 'skip'; reason := 'superseded'; close := 'skipped';
+                RETURN;
+            END IF;
+        END IF;
+        SELECT t.window_start INTO other_window_start FROM onceguard.job_execution t
+        WHERE t.job_name = judge_terms.job_name AND t.window_start < judge_terms.window_start
+          AND t.window_start >= coalesce(judge_terms.since, '-infinity') AND t.status IN ('running', 'failed', 'held')
+        ORDER BY t.window_start DESC LIMIT 1;
+        IF FOUND THEN
+            verdict := 'wait'; reason := 'order';
+            RETURN;
+        END IF;
+        -- A window that nobody has claimed yet has no row; the schedule knows of it.
+        IF judge_terms.previous >= coalesce(greatest(judge_terms.since, judge_terms.closed), '-infinity') AND NOT EXISTS (
+            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start = judge_terms.previous) THEN
+            verdict := 'wait'; reason := 'order'; other_window_start := judge_terms.previous;
+            RETURN;
+        END IF;
+        other_job_name := NULL;
+    END IF;
+
+    IF judge_terms.overlap = 'allow' THEN
+        RETURN;
+    END IF;
+    FOR o IN SELECT * FROM onceguard.running_others(judge_terms.job_name, judge_terms.window_start) LOOP
+        alive := o.expires_at >= clock_timestamp();
+        IF judge_terms.locked THEN
+            PERFORM FROM onceguard.job_execution t WHERE t.job_name = o.other_job_name AND t.window_start = o.other_window_start
+              AND t.status = 'running' FOR NO KEY UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                CONTINUE WHEN NOT EXISTS (SELECT FROM onceguard.job_execution t WHERE t.job_name = o.other_job_name
+                    AND t.window_start = o.other_window_start AND t.status = 'running'); -- it has ended meanwhile
+                other_job_name := o.other_job_name;
+                other_window_start := o.other_window_start;
+                committing := true;
+                EXIT;
+            END IF;
+            SELECT t.expires_at INTO expires FROM onceguard.job_lease t
+            WHERE t.job_name = o.other_job_name AND t.window_start = o.other_window_start FOR NO KEY UPDATE SKIP LOCKED;
+            alive := NOT FOUND OR expires >= clock_timestamp(); -- not found: its heartbeat is being written
+        END IF;
+        IF NOT alive THEN
+            fence := true;
+        ELSIF other_job_name IS NULL OR (judge_terms.overlap = 'replace' AND NOT o.older AND NOT newer) THEN
+            other_job_name := o.other_job_name;
+            other_window_start := o.other_window_start;
+        END IF;
+        newer := newer OR alive AND NOT o.older;
+        stop := stop OR alive AND NOT o.cancel;
     END LOOP;
-    RETURN greatest(now_epoch << 40 | (coalesce(previous, 0) & 1099511627775) + 1, coalesce(previous, 0) + 1);
+    stop := stop AND judge_terms.overlap = 'replace' AND NOT newer AND NOT committing;
+    IF committing THEN
+        verdict := 'wait'; reason := 'committing';
+    ELSIF other_job_name IS NULL THEN
+        RETURN;
+    ELSIF judge_terms.overlap = 'skip' AND e.status IS NULL THEN
+        verdict := 'skip'; reason := 'overlap'; close := 'skipped';
+    ELSIF judge_terms.overlap = 'replace' AND NOT newer THEN
+        verdict := 'wait'; reason := 'replacing';
+    ELSIF judge_terms.overlap = 'replace' AND NOT wanted THEN
+        verdict := 'skip'; reason := 'superseded'; close := 'skipped';
+    ELSE
+        verdict := 'wait'; reason := 'overlap';
+    END IF;
+    fence := false;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.next_token IS 'Internal: the fencing token that follows: epoch << 40 | n.';
+COMMENT ON FUNCTION onceguard.judge_terms IS 'Internal: may a window that can be taken be taken under these terms? verdict NULL: yes, and fence says that dead windows of the lane must be fenced. close is the status to close it with, stop asks older windows to stop.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.claim(
     job_name text, window_start timestamptz, execution_id uuid, lease interval, origin jsonb DEFAULT '{}',
+    overlap text DEFAULT 'allow', serial boolean DEFAULT false, since timestamptz DEFAULT NULL, previous timestamptz DEFAULT NULL,
+    start_deadline interval DEFAULT NULL, payload_digest text DEFAULT NULL, max_attempts int DEFAULT NULL,
+    hold_on_crash boolean DEFAULT false, reopen boolean DEFAULT false,
     OUT verdict text, OUT reason text, OUT attempt int, OUT fencing_token bigint, OUT generation int,
+    OUT holder_job_name text, OUT holder_window_start timestamptz,
     OUT holder_execution_id uuid, OUT holder_attempt int, OUT holder_pod text,
-    OUT holder_completed_at timestamptz, OUT holder_lease_expires timestamptz)
+    OUT holder_completed_at timestamptz, OUT holder_lease_expires timestamptz, OUT holder_payload_digest text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 #variable_conflict use_column
 DECLARE
+    base text := split_part(split_part(claim.job_name, '#', 1), '@', 1);
+    terms boolean := claim.overlap <> 'allow' OR claim.serial OR claim.hold_on_crash
+        OR claim.start_deadline IS NOT NULL OR claim.max_attempts IS NOT NULL;
+    who text := coalesce(nullif(origin ->> 'namespace', '') || '/' || nullif(origin ->> 'pod', ''), claim.execution_id::text);
     closed timestamptz;
     e onceguard.job_execution;
     l onceguard.job_lease;
+    j record;
+    close text;
+    stop boolean := false;
+    fence boolean := false;
     locked boolean := false;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -101,9 +202,12 @@ BEGIN
     END IF;
     PERFORM onceguard.check_call(claim.job_name, claim.window_start, claim.execution_id);
     PERFORM onceguard.check_term(claim.lease);
+    IF terms IS NOT FALSE THEN
+        PERFORM onceguard.check_terms(claim.window_start, claim.overlap, claim.serial, claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash);
+    END IF;
 
     -- The first look takes no lock and no transaction id: a duplicate or a poll writes nothing.
-    SELECT j.closed_before INTO closed FROM onceguard.job j WHERE j.name = claim.job_name;
+    SELECT t.closed_before INTO closed FROM onceguard.job t WHERE t.name = base;
     SELECT * INTO e FROM onceguard.job_execution t WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start;
     IF e.status = 'running' THEN
         SELECT * INTO l FROM onceguard.job_lease t WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start;
@@ -114,6 +218,8 @@ BEGIN
     LOOP
         IF closed > claim.window_start THEN
             verdict := 'skip'; reason := 'closed';
+        ELSIF e.payload_digest <> claim.payload_digest THEN
+            verdict := 'refuse'; reason := 'payload';
         ELSIF e.status = 'completed' THEN
             verdict := 'skip'; reason := 'completed';
         ELSIF e.status = 'running' AND e.execution_id = claim.execution_id THEN
@@ -127,25 +233,36 @@ BEGIN
                 RETURN;
             END IF;
             verdict := 'wait'; reason := 'fence-lost';
-        ELSIF e.status IS NOT NULL AND EXISTS (
-            SELECT FROM onceguard.job_attempt a WHERE a.job_name = claim.job_name AND a.window_start = claim.window_start
-              AND (a.execution_id = claim.execution_id OR claim.execution_id = ANY (a.former_ids))) THEN
-            -- Given out again, it would let a transaction of the earlier attempt commit.
+        ELSIF e.status IS NOT NULL AND onceguard.was_used(claim.job_name, claim.window_start, claim.execution_id) THEN
             verdict := 'wait'; reason := 'fence-lost';
+        ELSIF e.status = 'held' THEN
+            verdict := 'refuse'; reason := 'held';
+        ELSIF e.status = 'skipped' AND NOT claim.reopen THEN
+            verdict := 'skip'; reason := e.reason;
+        ELSIF e.status = 'exhausted' AND NOT claim.reopen THEN
+            verdict := 'refuse'; reason := 'exhausted';
         ELSIF e.status = 'running' AND l.expires_at >= clock_timestamp() THEN
             verdict := 'wait'; reason := 'busy';
+        ELSIF terms OR l.cancel THEN
+            SELECT * INTO j FROM onceguard.judge_terms(claim.job_name, claim.window_start, e, l.cancel, closed, locked, claim.overlap, claim.serial, claim.since,
+                claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash, claim.reopen);
+            verdict := j.verdict; reason := j.reason; close := j.close; stop := j.stop; fence := j.fence;
+            holder_job_name := j.other_job_name; holder_window_start := j.other_window_start;
         END IF;
-        EXIT WHEN verdict IS NOT NULL OR locked;
+        EXIT WHEN locked OR (verdict IS NOT NULL AND close IS NULL AND NOT stop);
 
-        -- The only lock that is waited for; its holders are claims and prune.
+        -- The only lock that is waited for; its holders are claims and people's decisions.
         IF closed IS NULL THEN
-            INSERT INTO onceguard.job (name) VALUES (claim.job_name) ON CONFLICT DO NOTHING;
+            INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
         END IF;
-        SELECT j.closed_before INTO closed FROM onceguard.job j WHERE j.name = claim.job_name FOR NO KEY UPDATE;
+        SELECT t.closed_before INTO closed FROM onceguard.job t WHERE t.name = base FOR NO KEY UPDATE;
         SELECT * INTO e FROM onceguard.job_execution t
         WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND AND EXISTS (
-            SELECT FROM onceguard.job_execution t WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start) THEN
+        locked := FOUND OR NOT EXISTS (
+            SELECT FROM onceguard.job_execution t WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start);
+        verdict := NULL; reason := NULL; close := NULL; stop := false; fence := false;
+        holder_job_name := NULL; holder_window_start := NULL;
+        IF NOT locked THEN
             verdict := 'wait'; reason := 'committing';
             EXIT;
         END IF;
@@ -159,34 +276,62 @@ BEGIN
                 EXIT;
             END IF;
         END IF;
-        locked := true;
     END LOOP;
 
+    IF close IS NOT NULL THEN
+        PERFORM onceguard.be_durable();
+        IF e.status IS NULL THEN
+            INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, attempt, fencing_token, window_end, schedule, time_zone)
+            VALUES (claim.job_name, claim.window_start, close, claim.reason, who, 0, 0,
+                    (origin ->> 'windowEnd')::timestamptz, origin ->> 'schedule', origin ->> 'timeZone');
+        ELSE
+            PERFORM onceguard.end_window(claim.job_name, claim.window_start, close, claim.reason, who);
+        END IF;
+    ELSIF stop THEN
+        UPDATE onceguard.job_lease t SET cancel = true, cancel_by = who
+        FROM (SELECT s.job_name, s.window_start FROM onceguard.job_lease s
+              JOIN onceguard.running_others(claim.job_name, claim.window_start) o ON o.other_job_name = s.job_name AND o.other_window_start = s.window_start
+              WHERE NOT s.cancel FOR NO KEY UPDATE OF s SKIP LOCKED) x
+        WHERE t.job_name = x.job_name AND t.window_start = x.window_start;
+    END IF;
     IF verdict IS NOT NULL THEN
-        SELECT t.execution_id, t.attempt, a.namespace || '/' || a.pod, t.completed_at, s.expires_at
-        INTO holder_execution_id, holder_attempt, holder_pod, holder_completed_at, holder_lease_expires
+        holder_job_name := coalesce(holder_job_name, claim.job_name);
+        holder_window_start := coalesce(holder_window_start, claim.window_start);
+        SELECT t.execution_id, t.attempt, CASE t.status WHEN 'skipped' THEN t.closed_by ELSE a.namespace || '/' || a.pod END,
+               t.completed_at, s.expires_at, t.payload_digest
+        INTO holder_execution_id, holder_attempt, holder_pod, holder_completed_at, holder_lease_expires, holder_payload_digest
         FROM onceguard.job_execution t
         LEFT JOIN onceguard.job_attempt a ON a.job_name = t.job_name AND a.window_start = t.window_start AND a.attempt = t.attempt
         LEFT JOIN onceguard.job_lease s ON s.job_name = t.job_name AND s.window_start = t.window_start AND t.status = 'running'
-        WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start;
+        WHERE t.job_name = claim.holder_job_name AND t.window_start = claim.holder_window_start;
         RETURN;
     END IF;
 
     PERFORM onceguard.be_durable();
+    IF fence THEN
+        -- A dead window beside us: its zombie could still commit. All that run are dead, and
+        -- locked by judge_terms.
+        PERFORM onceguard.end_window(o.other_job_name, o.other_window_start,
+            CASE WHEN claim.overlap = 'replace' AND o.older THEN 'skipped' ELSE 'failed' END,
+            CASE WHEN claim.overlap = 'replace' AND o.older THEN 'superseded' END,
+            CASE WHEN claim.overlap = 'replace' AND o.older THEN who END)
+        FROM onceguard.running_others(claim.job_name, claim.window_start) o;
+    END IF;
     verdict := 'run';
-    reason := CASE WHEN e.status IS NULL THEN 'first' WHEN e.status = 'running' THEN 'takeover' ELSE 'retry' END;
+    reason := CASE WHEN e.status IS NULL THEN 'first' WHEN e.status = 'running' THEN 'takeover' WHEN e.status = 'failed' THEN 'retry' ELSE 'reopened' END;
     attempt := coalesce(e.attempt, 0) + 1;
     generation := coalesce(e.generation, 1);
     fencing_token := onceguard.next_token(e.fencing_token);
     IF reason = 'first' THEN
         -- A plain INSERT: all inserts hold the job's lock, and ON CONFLICT would wait for a
         -- transaction that has called complete().
-        INSERT INTO onceguard.job_execution (job_name, window_start, status, execution_id, attempt, fencing_token, window_end, schedule, time_zone)
-        VALUES (claim.job_name, claim.window_start, 'running', claim.execution_id, claim.attempt, claim.fencing_token,
+        INSERT INTO onceguard.job_execution (job_name, window_start, status, execution_id, attempt, fencing_token, payload_digest, window_end, schedule, time_zone)
+        VALUES (claim.job_name, claim.window_start, 'running', claim.execution_id, claim.attempt, claim.fencing_token, claim.payload_digest,
                 (origin ->> 'windowEnd')::timestamptz, origin ->> 'schedule', origin ->> 'timeZone');
     ELSE
         UPDATE onceguard.job_execution t SET status = 'running', execution_id = claim.execution_id, attempt = claim.attempt,
-            fencing_token = claim.fencing_token, updated_at = clock_timestamp()
+            fencing_token = claim.fencing_token, payload_digest = coalesce(t.payload_digest, claim.payload_digest), updated_at = clock_timestamp(),
+            reason = NULL, closed_by = NULL, decided = CASE claim.reason WHEN 'reopened' THEN t.attempt ELSE t.decided END
         WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start;
     END IF;
     IF reason = 'takeover' THEN
@@ -196,15 +341,15 @@ BEGIN
     INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
     VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease)
     ON CONFLICT (job_name, window_start) DO UPDATE
-        SET execution_id = excluded.execution_id, expires_at = excluded.expires_at, term = excluded.term, cancel = false;
-    INSERT INTO onceguard.job_attempt (job_name, window_start, attempt, execution_id, fencing_token,
+        SET execution_id = excluded.execution_id, expires_at = excluded.expires_at, term = excluded.term, cancel = false, cancel_by = NULL;
+    INSERT INTO onceguard.job_attempt (job_name, window_start, attempt, generation, execution_id, fencing_token,
         trigger, source, namespace, job, job_uid, pod, pod_uid, node)
-    VALUES (claim.job_name, claim.window_start, claim.attempt, claim.execution_id, claim.fencing_token,
+    VALUES (claim.job_name, claim.window_start, claim.attempt, claim.generation, claim.execution_id, claim.fencing_token,
         origin ->> 'trigger', origin ->> 'source', origin ->> 'namespace', origin ->> 'job', origin ->> 'jobUID',
         origin ->> 'pod', origin ->> 'podUID', origin ->> 'node');
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.claim IS 'May this execution_id run the window? verdict run, skip or wait, with a reason. execution_id is random and made by the caller for each acquisition; asking again with the same one is the same answer.';
+COMMENT ON FUNCTION onceguard.claim IS 'May this execution_id run the window? verdict run, skip, wait or refuse, with a reason. execution_id is random and made by the caller for each acquisition; asking again with the same one is the same answer.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.heartbeat(job_name text, window_start timestamptz, execution_id uuid, lease interval) RETURNS text
@@ -222,66 +367,5 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.heartbeat IS 'Renews the lease: ok, cancel (held, but asked to stop) or lost. It never inserts: a row that vanished is lost.';
-
--- +goose StatementBegin
-CREATE FUNCTION onceguard.release(
-    job_name text, window_start timestamptz, execution_id uuid, outcome text, exit_code int DEFAULT NULL, message text DEFAULT NULL) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
-#variable_conflict use_column
-DECLARE
-    e onceguard.job_execution;
-BEGIN
-    PERFORM onceguard.check_call(release.job_name, release.window_start, release.execution_id);
-    IF release.outcome IS NULL OR release.outcome NOT IN ('completed', 'failed', 'crashed', 'stopped', 'not-started', 'uncommitted') THEN
-        RAISE EXCEPTION 'outcome "%" is not completed, failed, crashed, stopped, not-started or uncommitted', release.outcome
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    SELECT * INTO e FROM onceguard.job_execution t
-    WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id
-    FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        -- Somebody took over; how this attempt ended is still worth knowing.
-        UPDATE onceguard.job_attempt t SET exit_code = release.exit_code, message = left(release.message, 1024)
-        WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id
-          AND t.outcome = 'lost' AND t.message IS NULL AND t.exit_code IS NULL;
-        -- An attempt that has been released already: the answer to a lost reply.
-        RETURN (SELECT t.outcome FROM onceguard.job_attempt t WHERE t.job_name = release.job_name
-            AND t.window_start = release.window_start AND t.execution_id = release.execution_id AND t.outcome <> 'lost');
-    END IF;
-    IF e.status = 'running' THEN
-        IF release.outcome = 'completed' THEN
-            RAISE EXCEPTION 'the window is not completed: outcome "completed" is for an attempt whose commit succeeded'
-                USING ERRCODE = 'invalid_parameter_value';
-        END IF;
-        UPDATE onceguard.job_execution t SET status = 'failed', execution_id = NULL, updated_at = clock_timestamp()
-        WHERE t.job_name = release.job_name AND t.window_start = release.window_start;
-    END IF;
-    DELETE FROM onceguard.job_lease t
-    WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id;
-    IF e.status = 'completed' THEN -- also when the caller does not know it
-        release.outcome := 'completed';
-    END IF;
-    UPDATE onceguard.job_attempt t
-    SET outcome = release.outcome,
-        exit_code = release.exit_code, message = left(release.message, 1024), ended_at = clock_timestamp()
-    WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.attempt = e.attempt AND t.outcome IS NULL;
-    RETURN release.outcome;
-END $$;
--- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.release IS 'Ends an attempt: records its outcome and gives the lease back. A window that it did not complete may be retried at once. The answer is the outcome as recorded: completed, whatever was said, when this attempt had completed the window; null when this execution_id holds it no longer.';
-
--- +goose StatementBegin
-CREATE FUNCTION onceguard.record_skip(job_name text, window_start timestamptz, execution_id uuid, reason text, origin jsonb DEFAULT '{}') RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
-#variable_conflict use_column
-BEGIN
-    PERFORM onceguard.check_call(record_skip.job_name, record_skip.window_start, record_skip.execution_id);
-    INSERT INTO onceguard.job_skip (job_name, window_start, skipper, reason, trigger, namespace, job, job_uid, pod, node)
-    VALUES (record_skip.job_name, record_skip.window_start, coalesce(nullif(origin ->> 'podUID', ''), record_skip.execution_id::text),
-        record_skip.reason, origin ->> 'trigger', origin ->> 'namespace', origin ->> 'job', origin ->> 'jobUID', origin ->> 'pod', origin ->> 'node')
-    ON CONFLICT DO NOTHING;
-END $$;
--- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.record_skip IS 'Records once for each pod that it did not run: reason completed, closed or busy.';
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;

@@ -13,7 +13,7 @@ SELECT a.job_name, a.window_start, a.attempt,
        a.exit_code, a.message, a.started_at,
        coalesce(a.ended_at, CASE WHEN e.execution_id = a.execution_id THEN e.completed_at END) AS ended_at,
        coalesce(a.ended_at, CASE WHEN e.execution_id = a.execution_id THEN e.completed_at END, clock_timestamp()) - a.started_at AS duration,
-       a.trigger, a.source, a.namespace, a.job, a.pod, a.node, a.execution_id, a.fencing_token
+       a.trigger, a.source, a.namespace, a.job, a.pod, a.node, a.generation, a.execution_id, a.fencing_token
 FROM onceguard.job_attempt a
 LEFT JOIN onceguard.job_execution e ON e.job_name = a.job_name AND e.window_start = a.window_start
 LEFT JOIN onceguard.job_lease l ON l.job_name = a.job_name AND l.window_start = a.window_start AND l.execution_id = a.execution_id;
@@ -27,52 +27,215 @@ COMMENT ON COLUMN onceguard.attempts.fencing_token IS 'Grows with each attempt a
 CREATE VIEW onceguard.skips AS
 SELECT s.job_name, s.window_start, s.reason, s.skipped_at, s.trigger, s.namespace, s.job, s.pod, s.node
 FROM onceguard.job_skip s;
-COMMENT ON VIEW onceguard.skips IS 'One row for each pod that did not run: its window was completed (a duplicate prevented), closed, or held by another (busy).';
+COMMENT ON VIEW onceguard.skips IS 'One row for each pod that did not run, with the reason: its window was completed (a duplicate prevented), closed, busy and so on.';
 
 CREATE VIEW onceguard.windows AS
 SELECT e.job_name, e.window_start, e.window_end,
        CASE WHEN e.status = 'completed' THEN 'done'
-            WHEN e.status = 'failed' THEN 'failed'
+            WHEN e.status <> 'running' THEN e.status
             WHEN l.expires_at >= clock_timestamp() THEN 'running'
             ELSE 'lease ended' END AS state,
-       e.attempt AS attempts,
-       (SELECT count(*) FROM onceguard.job_skip s WHERE s.job_name = e.job_name AND s.window_start = e.window_start) AS duplicates_prevented,
+       e.reason, e.closed_by, e.attempt AS attempts,
+       (SELECT count(*) FROM onceguard.job_skip s WHERE s.job_name = e.job_name AND s.window_start = e.window_start
+        AND s.reason IN ('completed', 'closed', 'busy')) AS duplicates_prevented,
        (SELECT f.started_at FROM onceguard.job_attempt f WHERE f.job_name = e.job_name AND f.window_start = e.window_start
         ORDER BY f.attempt LIMIT 1) AS first_started_at,
        a.started_at, e.completed_at,
        coalesce(e.completed_at, a.ended_at, clock_timestamp()) - a.started_at AS duration,
-       e.processed, a.trigger, a.source, a.namespace, a.job, a.pod, a.node,
+       e.processed, coalesce(c.seq, 0) AS checkpoint_seq, a.trigger, a.source, a.namespace, a.job, a.pod, a.node,
        a.outcome AS last_outcome, a.exit_code AS last_exit_code, a.message AS last_message,
        e.schedule, e.time_zone, e.generation, e.execution_id, e.fencing_token,
        l.expires_at AS lease_expires_at, e.updated_at
 FROM onceguard.job_execution e
 LEFT JOIN onceguard.attempts a ON a.job_name = e.job_name AND a.window_start = e.window_start AND a.attempt = e.attempt
-LEFT JOIN onceguard.job_lease l ON l.job_name = e.job_name AND l.window_start = e.window_start AND e.status = 'running';
-COMMENT ON VIEW onceguard.windows IS 'One row for each window that was ever claimed.';
+LEFT JOIN onceguard.job_lease l ON l.job_name = e.job_name AND l.window_start = e.window_start AND e.status = 'running'
+LEFT JOIN onceguard.job_checkpoint c ON c.job_name = e.job_name AND c.window_start = e.window_start;
+COMMENT ON VIEW onceguard.windows IS 'One row for each window that was ever claimed or cancelled.';
 COMMENT ON COLUMN onceguard.windows.window_start IS 'The nominal schedule instant: with job_name the identity of the work.';
-COMMENT ON COLUMN onceguard.windows.state IS 'done, running, failed (may be retried), or "lease ended": its holder died, and the next claim takes over.';
+COMMENT ON COLUMN onceguard.windows.state IS 'done; running; failed (may be retried); "lease ended": its holder died, and the next claim takes over; held: after a crash a person is to decide; closed: exhausted or skipped.';
+COMMENT ON COLUMN onceguard.windows.reason IS 'Why it is skipped: late, overlap, superseded or cancelled; exhausted; held; or rerun: a person asked for it again.';
+COMMENT ON COLUMN onceguard.windows.closed_by IS 'The pod, or the person, that closed it.';
 COMMENT ON COLUMN onceguard.windows.attempts IS 'How often the window was tried.';
-COMMENT ON COLUMN onceguard.windows.duplicates_prevented IS 'How many pods found the window done, closed or held, and did not run.';
+COMMENT ON COLUMN onceguard.windows.duplicates_prevented IS 'How many pods found the window done, closed or busy, and did not run.';
 COMMENT ON COLUMN onceguard.windows.duration IS 'Of the last attempt: to its end, or to now while it runs.';
 COMMENT ON COLUMN onceguard.windows.processed IS 'The count that the worker reported with its commit.';
+COMMENT ON COLUMN onceguard.windows.checkpoint_seq IS 'How many pieces of its work are committed; 0 when it keeps no checkpoints.';
+COMMENT ON COLUMN onceguard.windows.generation IS 'Grows with each rerun of a completed window; part of the idempotency key.';
 
 CREATE VIEW onceguard.jobs AS
-SELECT j.name AS job_name, w.window_start AS latest_window, w.state AS latest_state,
+WITH RECURSIVE named AS ( -- each name once, by leaps over the primary key
+    (SELECT e.job_name FROM onceguard.job_execution e ORDER BY e.job_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT e.job_name FROM onceguard.job_execution e WHERE e.job_name > n.job_name ORDER BY e.job_name LIMIT 1)
+    FROM named n WHERE n.job_name IS NOT NULL
+), names AS (
+    SELECT n.job_name, split_part(split_part(n.job_name, '#', 1), '@', 1) AS base FROM named n WHERE n.job_name IS NOT NULL
+)
+SELECT n.job_name, w.window_start AS latest_window, w.state AS latest_state,
        c.window_start AS latest_completed_window, c.completed_at AS latest_completed_at,
        extract(epoch FROM clock_timestamp() - c.completed_at)::bigint AS seconds_since_completed, j.closed_before
-FROM onceguard.job j
-LEFT JOIN LATERAL (SELECT e.window_start, e.state FROM onceguard.windows e WHERE e.job_name = j.name
+FROM (SELECT m.job_name, m.base FROM names m
+      UNION ALL -- and jobs whose windows were all pruned
+      SELECT j.name, j.name FROM onceguard.job j WHERE j.name NOT IN (SELECT m.base FROM names m)) n
+LEFT JOIN onceguard.job j ON j.name = n.base
+LEFT JOIN LATERAL (SELECT e.window_start, e.state FROM onceguard.windows e WHERE e.job_name = n.job_name
                    ORDER BY e.window_start DESC LIMIT 1) w ON true
-LEFT JOIN LATERAL (SELECT e.window_start, e.completed_at FROM onceguard.job_execution e WHERE e.job_name = j.name AND e.status = 'completed'
+LEFT JOIN LATERAL (SELECT e.window_start, e.completed_at FROM onceguard.job_execution e WHERE e.job_name = n.job_name AND e.status = 'completed'
                    ORDER BY e.window_start DESC LIMIT 1) c ON true;
-COMMENT ON VIEW onceguard.jobs IS 'One row for each job that ever claimed a window.';
+COMMENT ON VIEW onceguard.jobs IS 'One row for each job that ever claimed a window; the indexes of an Indexed Job and separate manual runs have rows of their own.';
 COMMENT ON COLUMN onceguard.jobs.seconds_since_completed IS 'Since the latest completed window was completed.';
 COMMENT ON COLUMN onceguard.jobs.closed_before IS 'Windows before this instant never run.';
+
+CREATE VIEW onceguard.decisions AS
+SELECT d.job_name, d.window_start, d.what, d.who, d.why, d.login::text AS login, d.decided_at, d.before - 'result' AS before
+FROM onceguard.job_decision d;
+COMMENT ON VIEW onceguard.decisions IS 'One row for each rerun or cancel: who decided it, and why.';
+COMMENT ON COLUMN onceguard.decisions.login IS 'The database login that it was done with.';
+COMMENT ON COLUMN onceguard.decisions.before IS 'The window as it stood before; a completion that a rerun replaced is kept here.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.decide(job_name text, window_start timestamptz, what text, who text, why text) RETURNS onceguard.job_execution
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    base text := split_part(split_part(decide.job_name, '#', 1), '@', 1);
+    closed timestamptz;
+    e onceguard.job_execution;
+    expires timestamptz;
+BEGIN
+    IF base IS NULL OR base = '' OR decide.window_start IS NULL OR NOT isfinite(decide.window_start) THEN
+        RAISE EXCEPTION 'job_name and window_start must name a window' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF coalesce(btrim(decide.who), '') = '' OR coalesce(btrim(decide.why), '') = '' THEN
+        RAISE EXCEPTION 'who and why must not be empty: they are recorded' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM onceguard.be_durable();
+    INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
+    SELECT t.closed_before INTO closed FROM onceguard.job t WHERE t.name = base FOR NO KEY UPDATE;
+    IF closed > decide.window_start THEN
+        RAISE EXCEPTION 'the window is closed: history before % was pruned', closed USING ERRCODE = 'OG004';
+    END IF;
+    SELECT * INTO e FROM onceguard.job_execution t
+    WHERE t.job_name = decide.job_name AND t.window_start = decide.window_start FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND AND EXISTS (SELECT FROM onceguard.job_execution t WHERE t.job_name = decide.job_name AND t.window_start = decide.window_start) THEN
+        RAISE EXCEPTION 'the window is running: its transaction is committing' USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    IF e.status IN ('running', 'completed') THEN
+        SELECT t.expires_at INTO expires FROM onceguard.job_lease t
+        WHERE t.job_name = decide.job_name AND t.window_start = decide.window_start FOR NO KEY UPDATE;
+        IF expires >= clock_timestamp() THEN
+            RAISE EXCEPTION 'the window is %, and its worker runs until at least %', e.status, expires
+                USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Delete its pod, or wait until it has ended.';
+        END IF;
+    END IF;
+    INSERT INTO onceguard.job_decision (job_name, window_start, what, who, why, before)
+    VALUES (decide.job_name, decide.window_start, decide.what, decide.who, decide.why, CASE WHEN e.status IS NOT NULL THEN to_jsonb(e) END);
+    IF e.status = 'completed' THEN -- its attempt, should nobody have reported the end
+        UPDATE onceguard.job_attempt t SET outcome = 'completed', ended_at = e.completed_at
+        WHERE t.job_name = decide.job_name AND t.window_start = decide.window_start AND t.attempt = e.attempt AND t.outcome IS NULL;
+    END IF;
+    RETURN e;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.decide IS 'Internal: locks and gives a window that no worker runs, and records what a person decided about it.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.rerun(job_name text, window_start timestamptz, who text, why text) RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+#variable_conflict use_column
+DECLARE
+    e onceguard.job_execution := onceguard.decide(rerun.job_name, rerun.window_start, 'rerun', rerun.who, rerun.why);
+BEGIN
+    IF e.status IS NULL THEN
+        RAISE EXCEPTION 'there is no such window in the record' USING ERRCODE = 'no_data_found';
+    END IF;
+    IF e.status = 'completed' THEN
+        -- Another work under another idempotency key: nothing of the old one is continued.
+        e.generation := e.generation + 1;
+        DELETE FROM onceguard.job_checkpoint c WHERE c.job_name = rerun.job_name AND c.window_start = rerun.window_start;
+        UPDATE onceguard.job_execution t SET status = 'failed', execution_id = NULL, generation = e.generation, completed_at = NULL, done_xid = NULL,
+            payload_digest = NULL, request_digest = NULL, result = NULL, processed = NULL
+        WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
+    END IF;
+    PERFORM onceguard.end_window(rerun.job_name, rerun.window_start, 'failed', 'rerun', NULL);
+    UPDATE onceguard.job_execution t SET decided = t.attempt WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
+    RETURN e.generation;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.rerun IS 'For the owner: the next claim of this window runs, whatever became of it before; who and why are recorded. A completed window gets a new generation, and its completion is kept in decisions; any other goes on from its checkpoint. The answer is the generation. Refused (55000) while a worker runs, P0002 no such window, OG004 pruned.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.cancel(job_name text, window_start timestamptz, who text, why text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+#variable_conflict use_column
+DECLARE
+    e onceguard.job_execution := onceguard.decide(cancel.job_name, cancel.window_start, 'cancel', cancel.who, cancel.why);
+BEGIN
+    IF e.status IN ('completed', 'skipped') THEN
+        RAISE EXCEPTION 'the window is % already', e.status USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    IF e.status IS NULL THEN
+        INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, attempt, fencing_token)
+        VALUES (cancel.job_name, cancel.window_start, 'skipped', 'cancelled', cancel.who, 0, 0);
+    ELSE
+        PERFORM onceguard.end_window(cancel.job_name, cancel.window_start, 'skipped', 'cancelled', cancel.who);
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.cancel IS 'For the owner: this window shall not run, also when nobody has claimed it yet; who and why are recorded. A manual Job, or rerun, opens it again. Refused (55000) while a worker runs, or when it is completed or skipped already; OG004 pruned.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.prune(job_name text, upto timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+#variable_conflict use_column
+DECLARE
+    most constant int := 5000;
+    closed timestamptz;
+    t text;
+BEGIN
+    IF prune.job_name IS NULL OR prune.job_name ~ '[#@]' THEN
+        RAISE EXCEPTION 'job_name "%" must be without #index and @run: a job is pruned as a whole', prune.job_name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF prune.upto IS NULL OR NOT isfinite(prune.upto) OR prune.upto > clock_timestamp() THEN
+        RAISE EXCEPTION 'upto must be an instant in the past, and is %', prune.upto USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM onceguard.be_durable();
+    -- Claims read the watermark under this lock, so none can pass below it.
+    SELECT j.closed_before INTO closed FROM onceguard.job j WHERE j.name = prune.job_name FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'no window of job "%" was ever claimed', prune.job_name USING ERRCODE = 'no_data_found';
+    END IF;
+    -- Never past a window that may still run, or whose worker is not gone; and not more
+    -- windows at once than can be deleted while claims wait.
+    closed := greatest(closed, least(prune.upto,
+        (SELECT min(e.window_start) FROM onceguard.job_execution e
+         WHERE (e.job_name = prune.job_name OR e.job_name >= prune.job_name || '#' AND e.job_name < prune.job_name || '$'
+                OR e.job_name >= prune.job_name || '@' AND e.job_name < prune.job_name || 'A')
+           AND e.window_start < prune.upto AND e.status IN ('running', 'failed', 'held')),
+        (SELECT min(l.window_start) FROM onceguard.job_lease l
+         WHERE (l.job_name = prune.job_name OR l.job_name >= prune.job_name || '#' AND l.job_name < prune.job_name || '$'
+                OR l.job_name >= prune.job_name || '@' AND l.job_name < prune.job_name || 'A')
+           AND l.window_start < prune.upto AND l.expires_at >= clock_timestamp()),
+        (SELECT x.window_start FROM (
+             SELECT e.window_start, row_number() OVER (ORDER BY e.window_start) AS n, min(e.window_start) OVER () AS oldest FROM onceguard.job_execution e
+             WHERE (e.job_name = prune.job_name OR e.job_name >= prune.job_name || '#' AND e.job_name < prune.job_name || '$'
+                    OR e.job_name >= prune.job_name || '@' AND e.job_name < prune.job_name || 'A')
+               AND e.window_start < prune.upto) x
+         WHERE x.n > most AND x.window_start > x.oldest ORDER BY x.window_start LIMIT 1)));
+    UPDATE onceguard.job j SET closed_before = closed WHERE j.name = prune.job_name AND j.closed_before < closed;
+    FOREACH t IN ARRAY ARRAY['job_execution', 'job_lease', 'job_attempt', 'job_checkpoint', 'job_skip'] LOOP
+        EXECUTE format($q$DELETE FROM onceguard.%I t WHERE t.window_start < $2 AND (t.job_name = $1
+            OR t.job_name >= $1 || '#' AND t.job_name < $1 || '$' OR t.job_name >= $1 || '@' AND t.job_name < $1 || 'A')$q$, t) USING prune.job_name, closed;
+    END LOOP;
+    RETURN closed;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.prune IS 'For the owner: closes the windows of a job before an instant for ever and deletes what is kept of them (decisions stay). It stops before a window that may still run (failed, held, running), and after some thousand windows: the answer is how far it came, ask again while that grows. P0002 unknown job.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.job_functions() RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ARRAY['claim', 'heartbeat', 'begin', 'complete', 'release', 'resolve', 'record_skip', 'stored', 'schema_version']
+    SELECT ARRAY['claim', 'heartbeat', 'begin', 'checkpoint', 'complete', 'release', 'resolve', 'record_skip', 'stored', 'schema_version']
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.job_functions IS 'Internal: what a job''s login may call.';
@@ -152,7 +315,7 @@ CREATE FUNCTION onceguard.grant_audit(role name) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA onceguard TO %I', grant_audit.role);
-    EXECUTE format('GRANT SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs TO %I', grant_audit.role);
+    EXECUTE format('GRANT SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs, onceguard.decisions TO %I', grant_audit.role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION onceguard.schema_version TO %I', grant_audit.role);
 END $$;
 -- +goose StatementEnd
