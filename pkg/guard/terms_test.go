@@ -23,7 +23,8 @@ func TestTerms(t *testing.T) {
 	}{
 		{"nothing wished, by a webhook that knows no policies", contract.SourceTimestamp, contract.Policies{}, claim.Terms{}},
 		{
-			"the defaults", contract.SourceTimestamp, contract.Policies{Overlap: contract.OverlapAllow, Order: contract.OrderAny, OnCrash: contract.OnCrashRetry},
+			"the defaults", contract.SourceTimestamp,
+			contract.Policies{Overlap: contract.OverlapAllow, Order: contract.OrderAny, OnCrash: contract.OnCrashRetry},
 			claim.Terms{Overlap: contract.OverlapAllow},
 		},
 		{"everything", contract.SourceTimestamp, all, claim.Terms{

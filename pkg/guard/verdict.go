@@ -96,26 +96,25 @@ func (m *step) isOwn(h claim.Holder) bool {
 // skipText explains a skip.
 func (m *step) skipText(a claim.Answer) string {
 	w, h := m.conf.Window, a.Holder
-	switch a.Reason {
-	case claim.Closed:
+	switch r := a.Reason; {
+	case r == claim.Closed:
 		return m.say(TextSkipClosed, w)
-	case claim.Late:
+	case r == claim.Late:
 		if d := m.conf.StartDeadline; d > 0 {
 			return m.say(TextSkipLate, w, time.Duration(d))
 		}
 		return m.say(TextSkipWasLate, w)
-	case claim.Overlap, claim.Superseded:
-		texts := map[claim.Reason][2]Key{
-			claim.Overlap:    {TextSkipOverlapped, TextSkipOverlap},
-			claim.Superseded: {TextSkipReplaced, TextSkipSuperseded},
-		}[a.Reason]
-		if m.isOwn(h) { // closed before: who was in the way is not told
-			return m.say(texts[0], w)
-		}
-		return m.say(texts[1], w, h.Window, h.Attempt, m.holder(h))
-	case claim.Cancelled:
+	case r == claim.Overlap && m.isOwn(h): // closed before: who was in the way is not told
+		return m.say(TextSkipOverlapped, w)
+	case r == claim.Overlap:
+		return m.say(TextSkipOverlap, w, h.Window, h.Attempt, m.holder(h))
+	case r == claim.Superseded && m.isOwn(h):
+		return m.say(TextSkipReplaced, w)
+	case r == claim.Superseded:
+		return m.say(TextSkipSuperseded, w, h.Window, h.Attempt, m.holder(h))
+	case r == claim.Cancelled:
 		return m.say(TextSkipCancelled, w)
-	case claim.AlreadyCompleted:
+	case r == claim.AlreadyCompleted:
 		return m.say(TextSkipCompleted, w, h.Attempt, m.holder(h), h.CompletedAt.UTC().Format(time.RFC3339))
 	}
 	return m.say(TextSkipOther, w, a.Reason)
@@ -145,12 +144,12 @@ func (m *step) waitText(a claim.Answer) string {
 // refuseText says why a retry makes no sense, and what a person can do.
 func (m *step) refuseText(a claim.Answer) string {
 	w, h := m.conf.Window, a.Holder
-	switch a.Reason {
-	case claim.PayloadConflict:
+	switch r := a.Reason; {
+	case r == claim.PayloadConflict:
 		return m.say(TextRefusePayload, w, h.PayloadDigest, cmp.Or(m.conf.PayloadDigest, "-"))
-	case claim.IsExhausted:
+	case r == claim.IsExhausted:
 		return m.say(TextRefuseExhausted, w, h.Attempt, m.holder(h), m.command("rerun", w))
-	case claim.IsHeld:
+	case r == claim.IsHeld:
 		return m.say(TextRefuseHeld, w, h.Attempt, m.holder(h), m.command("rerun", w), m.command("cancel", w))
 	}
 	return m.say(TextRefuseOther, w, a.Reason)

@@ -59,13 +59,13 @@ func TestEachVerdictIsExplained(t *testing.T) {
 				conf.LogLanguage, conf.StartDeadline, conf.PayloadDigest = language, contract.Duration(30*time.Minute), "sha256:ours"
 			}).play(Start{}, main1()).asked(claim.Answer{Verdict: c.verdict, Reason: c.reason, Holder: c.holder})
 			var m wire.Message
-			switch c.verdict {
-			case claim.Skip:
+			switch v := c.verdict; {
+			case v == claim.Skip:
 				if r, ok := w.did[len(w.did)-1].(RecordSkip); !ok || r.Reason != c.reason {
 					t.Errorf("%s: %+v is not the record of the skip", c.reason, w.did[len(w.did)-1])
 				}
 				m = w.play(SkipRecorded{}).wants(1, wire.TypeSkip, 0)
-			case claim.Wait:
+			case v == claim.Wait:
 				m = w.wants(1, wire.TypeWait, 0)
 			default:
 				m = w.wants(1, wire.TypeRefuse, contract.ExitRefused)

@@ -160,7 +160,11 @@ func TestDeriveIndex(t *testing.T) {
 
 	for _, c := range []struct{ index, want string }{
 		{"", "is Indexed, but the pod has no annotation batch.kubernetes.io/job-completion-index"},
-		{"x", `"x" is no index`}, {"-1", `"-1" is no index`}, {"07", `"07" is no index`}, {"1@u", `"1@u" is no index`}, {"2147483648", "is no index"},
+		{"x", `"x" is no index`},
+		{"-1", `"-1" is no index`},
+		{"07", `"07" is no index`},
+		{"1@u", `"1@u" is no index`},
+		{"2147483648", "is no index"},
 	} {
 		check(t, job(c.index), settings(indexed), c.want, "", "", "", "")
 	}
