@@ -47,7 +47,7 @@ test: test-unit test-cluster ## everything: unit, Postgres and cluster tests
 # Without Postgres the tests that need one are skipped on a laptop and fail where CI is set.
 .PHONY: test-unit
 test-unit: ## unit tests, and those against a private Postgres
-	@test/setup.sh postgres || test -z "$$CI"
+	@test/setup.sh postgres drivers || test -z "$$CI"
 	go test -race $(TESTFLAGS) $$(go list ./... | grep -v -e /test/e2e -e /test/demo -e /test/bench)
 	go test -run '^TestProve' $(TESTFLAGS) ./pkg/guard # a million histories: the race detector would take ten times as long
 
@@ -80,8 +80,9 @@ lint: deploy-check ## formatting, vet, linters, chart, rendered manifests, shell
 	$(GOLANGCI) fmt --diff
 	$(GOLANGCI) run --allow-parallel-runners ./...
 	cd test/cluster && go vet ./... && $$(../tools.sh golangci-lint) run --allow-parallel-runners ./...
+	cd examples/own-driver/go && go vet ./...
 	$(HELM) lint --strict --quiet charts/onceguard --set migrate.secretName=x --set networkPolicy.enabled=true
-	@if command -v shellcheck >/dev/null; then shellcheck deploy/*.sh test/*.sh; else echo 'shellcheck is not installed: shell scripts were not checked'; fi
+	@if command -v shellcheck >/dev/null; then shellcheck deploy/*.sh test/*.sh test/drivers/*.sh examples/own-driver/psql/*.sh; else echo 'shellcheck is not installed: shell scripts were not checked'; fi
 
 .PHONY: fmt
 fmt: ## format all Go files

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests and demo need: test/setup.sh [postgres|lint|images]…
+# Installs the Debian packages that tests and demo need: test/setup.sh [postgres|drivers|lint|images]…
 # Without arguments: postgres. (The test cluster installs its own.) Does nothing where
 # they are there already; where it may not install (no root, no apt-get) it says what
 # is missing and fails.
@@ -19,6 +19,12 @@ for part; do
     need postgresql-client psql
     need pgbouncer pgbouncer
     ;;
+  drivers)
+    # Debian's packages are for Debian's Python, whatever else is first in PATH.
+    python3 -c 'import psycopg' 2>/dev/null || /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing="$missing python3-psycopg"
+    need nodejs node
+    need npm npm
+    ;;
   lint)
     need shellcheck shellcheck
     ;;
@@ -26,7 +32,7 @@ for part; do
     docker info >/dev/null 2>&1 || podman info >/dev/null 2>&1 || need buildah buildah
     ;;
   *)
-    echo "usage: test/setup.sh [postgres|lint|images]…" >&2
+    echo "usage: test/setup.sh [postgres|drivers|lint|images]…" >&2
     exit 2
     ;;
   esac
