@@ -2,55 +2,84 @@ package ledger_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/onceguard/onceguard/pkg/admin"
 	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/ledger"
 	"github.com/onceguard/onceguard/pkg/ledger/ledgertest"
 	"github.com/onceguard/onceguard/pkg/window"
+	"github.com/onceguard/onceguard/test/prove"
 )
+
+// people decide with the owner's connection.
+type people struct {
+	ctx   context.Context
+	owner *pgx.Conn
+}
+
+func (p people) Rerun(w window.Window) (int, error) {
+	return admin.Rerun(p.ctx, p.owner, w, ledgertest.Somebody, "a test")
+}
+
+func (p people) CancelWindow(w window.Window) error {
+	return admin.Cancel(p.ctx, p.owner, w, ledgertest.Somebody, "a test")
+}
+
+func (p people) Prune(jobName string, upto time.Time) (time.Time, error) {
+	return admin.Prune(p.ctx, p.owner, jobName, upto)
+}
+
+func (p people) expire(w window.Window) error {
+	_, err := p.owner.Exec(p.ctx, "UPDATE onceguard.job_lease SET expires_at = clock_timestamp() - interval '1 second' WHERE job_name = $1 AND window_start = $2", w.JobName, w.Start)
+	return err
+}
 
 func TestSuite(t *testing.T) {
 	url := database(t)
 	owner := session(t, url)
 	ledgertest.Run(t, func(t *testing.T) ledgertest.Subject {
 		empty(t, owner)
-		return ledgertest.Subject{API: open(t, url), Expire: func(w window.Window) {
-			age(t, owner, claim.Attempt{Window: w})
+		p := people{t.Context(), owner}
+		return ledgertest.Subject{API: open(t, url), People: p, Expire: func(w window.Window) {
+			if err := p.expire(w); err != nil {
+				t.Fatal(err)
+			}
 		}}
 	})
 }
 
-// Random sequences of operations by three guards at one window: Postgres and the model
-// (the fake, built on claim.Decide) answer the same, at every step.
-func TestSQLAgreesWithModel(t *testing.T) {
-	sequences, workers := 5200, 4
+// Random sequences of everything that guards and people do with the windows of a job:
+// Postgres and the model (the fake, built on claim.Decide) answer the same, at every step.
+func TestProveModelAgreesWithSQL(t *testing.T) {
+	const workers = 4
+	sequences := prove.Times(3200, 60_000)
 	if testing.Short() {
 		sequences = 400
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := prove.Seed(t)
 	url := database(t)
+	counts := make([]tally, workers)
 	var g sync.WaitGroup
 	for k := range workers {
-		l, owner := open(t, url), session(t, url)
+		l, p := open(t, url), people{t.Context(), session(t, url)}
+		counts[k] = tally{}
 		g.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(k)))
 			for i := range sequences / workers {
-				w := window.Window{JobName: fmt.Sprintf("model/w%d", k), Start: noon.Add(time.Duration(i) * time.Minute)}
-				expire := func() error {
-					_, err := owner.Exec(context.Background(), "UPDATE onceguard.job_lease SET expires_at = clock_timestamp() - interval '1 second' WHERE job_name = $1 AND window_start = $2", w.JobName, w.Start)
-					return err
-				}
-				if err := compare(t.Context(), l, expire, w, rnd); err != nil {
+				if err := compare(t.Context(), l, p, fmt.Sprintf("model/w%d-%d", k, i), rnd, counts[k]); err != nil {
 					t.Errorf("sequence %d of worker %d: %v", i, k, err)
 					return
 				}
@@ -58,106 +87,210 @@ func TestSQLAgreesWithModel(t *testing.T) {
 		})
 	}
 	g.Wait()
+	total := tally{}
+	operations := 0
+	for _, c := range counts {
+		for k, n := range c {
+			total[k] += n
+			operations += n
+		}
+	}
+	// A comparison that never came to a rule says nothing about it.
+	for _, must := range []string{
+		"claim run first", "claim run retry", "claim run takeover", "claim run reopened", "claim run adopted",
+		"claim skip completed", "claim skip closed", "claim skip late", "claim skip overlap", "claim skip superseded", "claim skip cancelled",
+		"claim wait busy", "claim wait fence-lost", "claim wait overlap", "claim wait replacing", "claim wait order",
+		"claim refuse payload", "claim refuse exhausted", "claim refuse held", "rerun", "cancel", "prune", "checkpoint", "resolve", "complete", "release", "heartbeat",
+	} {
+		if total[must] == 0 && !t.Failed() {
+			t.Errorf("no %q in %d operations: %v", must, operations, total)
+		}
+	}
+	prove.Report(t, "the SQL agrees with the pure rule", "%d operations in %d sequences, %d claims that run, %d that do not",
+		operations, sequences, total.sum("claim run"), total.sum("claim")-total.sum("claim run"))
 }
 
-func compare(ctx context.Context, real *ledger.Ledger, expire func() error, w window.Window, rnd *rand.Rand) error {
-	model := &ledgertest.Fake{}
-	ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
+// tally counts what was done and answered.
+type tally map[string]int
+
+func (t tally) sum(prefix string) (n int) {
+	for k, v := range t {
+		if strings.HasPrefix(k, prefix) {
+			n += v
+		}
+	}
+	return n
+}
+
+// run is one random sequence against both.
+type run struct {
+	rnd     *rand.Rand
+	real    *ledger.Ledger
+	people  people
+	model   *ledgertest.Fake
+	base    string
+	windows []window.Window
+	ids     [][]uuid.UUID // of each window, two that ask
+}
+
+func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *rand.Rand, count tally) error {
+	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &run{rnd: rnd, real: l, people: p, model: &ledgertest.Fake{}, base: base}
+	for _, name := range []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}[:3+rnd.IntN(4)] {
+		r.windows = append(r.windows, window.Window{JobName: name, Start: start.Add(time.Duration(len(r.windows)%4) * time.Minute)})
+		r.ids = append(r.ids, []uuid.UUID{uuid.New(), uuid.New()})
+	}
 	var trace []string
-	for range 4 + rnd.IntN(8) {
-		i := rnd.IntN(len(ids))
-		a := claim.Attempt{Window: w, ExecutionID: ids[i]}
-		op := "claim"
-		both := func(l ledgertest.API) string {
-			got, err := l.Claim(ctx, request(a))
-			return fmt.Sprint(got.Verdict, got.Reason, got.Attempt, got.FencingToken&(1<<40-1), got.Generation, got.Holder.ExecutionID,
-				got.Holder.Attempt, got.Holder.CompletedAt.IsZero(), got.Holder.LeaseExpires.IsZero(), kind(err))
-		}
-		switch n := rnd.IntN(20); {
-		case n < 7:
-		case n < 9:
-			op = "heartbeat"
-			both = func(l ledgertest.API) string { b, err := l.Heartbeat(ctx, a, lease); return fmt.Sprint(b, kind(err)) }
-		case n < 11:
-			op = "complete"
-			both = func(l ledgertest.API) string {
-				return fmt.Sprint(kind(l.Complete(ctx, a, claim.Completion{RequestDigest: "d"})))
-			}
-		case n < 14:
-			op = "release"
-			both = func(l ledgertest.API) string {
-				recorded, err := l.Release(ctx, a, claim.End{Outcome: claim.OutcomeFailed})
-				return fmt.Sprint(recorded, kind(err))
-			}
-		case n < 16:
-			op = "expire"
-			if err := expire(); err != nil {
-				return err
-			}
-			model.Expire(w)
-			both = func(ledgertest.API) string { return "" }
-		case n < 18:
-			op = "resolve"
-			id := uuid.New()
-			both = func(l ledgertest.API) string { r, err := l.Resolve(ctx, a, id); return fmt.Sprint(r, kind(err)) }
-			if rnd.IntN(2) == 0 {
-				ids[i] = id
-			}
-		default:
-			op, ids[i] = "new id", uuid.New()
-			both = func(l ledgertest.API) string {
-				s, err := l.Stored(ctx, w)
-				return fmt.Sprint(s.Status, s.ExecutionID, s.Attempt, s.RequestDigest, kind(err))
-			}
-		}
-		got, want := both(real), both(model)
-		trace = append(trace, fmt.Sprintf("%s by %d (%s): %s", op, i, a.ExecutionID, got))
+	for range 16 + rnd.IntN(32) {
+		op, both := r.step(ctx)
+		got, want := both(l, p), both(r.model, r.model)
+		trace = append(trace, op+": "+got)
 		if got != want {
 			return fmt.Errorf("the database and the model disagree after\n%s\nmodel: %s", strings.Join(trace, "\n"), want)
+		}
+		name, _, _ := strings.Cut(op, " ")
+		if name == "claim" {
+			name = strings.Join(append([]string{name}, strings.Fields(got)[:2]...), " ")
+		}
+		count[name]++
+	}
+	return r.outcomes(ctx)
+}
+
+// outcomes compares what is recorded of all attempts.
+func (r *run) outcomes(ctx context.Context) error {
+	for _, w := range r.windows {
+		var want []string
+		for _, a := range r.model.Attempts(w) {
+			want = append(want, string(a.Outcome))
+		}
+		rows, err := r.people.owner.Query(ctx, "SELECT coalesce(outcome, '') FROM onceguard.job_attempt WHERE job_name = $1 AND window_start = $2 ORDER BY attempt", w.JobName, w.Start)
+		if err != nil {
+			return err
+		}
+		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || !slices.Equal(got, want) {
+			return fmt.Errorf("outcomes of %s: %q, model %q, %w", w, got, want, err)
 		}
 	}
 	return nil
 }
 
+// step chooses what to do next: a name for the trace, and a function that does it.
+func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest.People) string) {
+	n, k := r.rnd.IntN(len(r.windows)), r.rnd.IntN(2)
+	w, id := r.windows[n], &r.ids[n][k]
+	a := claim.Attempt{Window: w, ExecutionID: *id}
+	name := func(op string) string {
+		return fmt.Sprintf("%s %s %s by %s", op, w.JobName, w.Start.Format("15:04"), a.ExecutionID.String()[:8])
+	}
+	switch d := r.rnd.IntN(100); {
+	case d < 8:
+		return name("heartbeat"), func(l ledgertest.API, _ ledgertest.People) string {
+			b, err := l.Heartbeat(ctx, a, lease)
+			return fmt.Sprint(b, kind(err))
+		}
+	case d < 18:
+		c := claim.Completion{RequestDigest: "d", PayloadDigest: r.payload()}
+		return name("complete"), func(l ledgertest.API, _ ledgertest.People) string { return fmt.Sprint(kind(l.Complete(ctx, a, c))) }
+	case d < 24:
+		seq := r.rnd.IntN(3)
+		return name("checkpoint") + fmt.Sprint(" after ", seq), func(l ledgertest.API, _ ledgertest.People) string {
+			got, err := l.Checkpoint(ctx, a, seq, json.RawMessage(`{"row": 1}`), "d")
+			return fmt.Sprint(got, kind(err))
+		}
+	case d < 36:
+		o := []claim.Outcome{claim.OutcomeFailed, claim.OutcomeCrashed, claim.OutcomeStopped, claim.OutcomeNotStarted, claim.OutcomeUncommitted}[r.rnd.IntN(5)]
+		return name("release") + " " + string(o), func(l ledgertest.API, _ ledgertest.People) string {
+			got, err := l.Release(ctx, a, claim.End{Outcome: o})
+			return fmt.Sprint(got, kind(err))
+		}
+	case d < 46:
+		return name("expire"), func(l ledgertest.API, _ ledgertest.People) string {
+			if l == r.model {
+				r.model.Expire(w)
+				return ""
+			}
+			if err := r.people.expire(w); err != nil {
+				return err.Error()
+			}
+			return ""
+		}
+	case d < 49:
+		next := uuid.New()
+		if r.rnd.IntN(2) == 0 {
+			*id = next
+		}
+		return name("resolve"), func(l ledgertest.API, _ ledgertest.People) string {
+			got, err := l.Resolve(ctx, a, next)
+			return fmt.Sprint(got, kind(err))
+		}
+	case d < 53:
+		return name("rerun"), func(_ ledgertest.API, p ledgertest.People) string {
+			got, err := p.Rerun(w)
+			return fmt.Sprint(got, kind(err))
+		}
+	case d < 55:
+		return name("cancel"), func(_ ledgertest.API, p ledgertest.People) string { return fmt.Sprint(kind(p.CancelWindow(w))) }
+	case d < 57:
+		upto := w.Start.Add(time.Duration(r.rnd.IntN(2)) * time.Second)
+		return name("prune"), func(_ ledgertest.API, p ledgertest.People) string {
+			got, err := p.Prune(r.base, upto)
+			return fmt.Sprint(got.UTC(), kind(err))
+		}
+	case d < 60:
+		return name("stored"), func(l ledgertest.API, _ ledgertest.People) string {
+			s, err := l.Stored(ctx, w)
+			return fmt.Sprint(s.Status, s.ExecutionID, s.Attempt, s.Generation, s.PayloadDigest, s.RequestDigest, s.CompletedAt.IsZero(),
+				s.Checkpoint.Seq, string(s.Checkpoint.Data), s.Checkpoint.RequestDigest, kind(err))
+		}
+	}
+	if r.rnd.IntN(2) == 0 {
+		*id = uuid.New()
+		a.ExecutionID = *id
+	}
+	q := claim.Request{Attempt: a, Lease: lease, Terms: r.terms(w), Origin: claim.Origin{Namespace: "shop", Pod: fmt.Sprint("p", n, k)}}
+	return name("claim") + fmt.Sprintf(" %+v", q.Terms), func(l ledgertest.API, _ ledgertest.People) string {
+		got, err := l.Claim(ctx, q)
+		h := got.Holder
+		return fmt.Sprintln(got.Verdict, got.Reason, got.Attempt, got.FencingToken&(1<<40-1), got.Generation, "holder", h.Window,
+			h.ExecutionID, h.Attempt, h.Pod, h.CompletedAt.IsZero(), h.LeaseExpires.IsZero(), h.PayloadDigest, kind(err))
+	}
+}
+
+func (r *run) payload() string { return []string{"", "", "", "p", "p", "q"}[r.rnd.IntN(6)] }
+
+// terms are mostly few: many at once forbid most things.
+func (r *run) terms(w window.Window) (t claim.Terms) {
+	one := func(n int) bool { return r.rnd.IntN(n) == 0 }
+	t.Overlap = []contract.Overlap{"", contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(6)]
+	t.PayloadDigest = r.payload()
+	t.Reopen = one(5)
+	t.HoldOnCrash = one(5)
+	if one(4) {
+		t.MaxAttempts = 1 + r.rnd.IntN(3)
+	}
+	if one(5) {
+		t.StartDeadline = []time.Duration{time.Second, 200 * 365 * 24 * time.Hour}[r.rnd.IntN(2)]
+	}
+	if one(4) {
+		t.Serial = true
+		if one(2) {
+			t.Since = w.Start.Add(-time.Duration(r.rnd.IntN(3)) * time.Minute)
+		}
+		if one(2) {
+			t.Previous = w.Start.Add(-time.Minute)
+		}
+	}
+	return t
+}
+
 // kind reduces an error to what a caller branches on.
 func kind(err error) error {
-	for _, k := range []error{ledger.ErrFenced, ledger.ErrCompleted} {
+	for _, k := range []error{ledger.ErrFenced, ledger.ErrCompleted, ledger.ErrPayload, ledger.ErrClosed, ledger.ErrCheckpoint, admin.ErrNotFound, admin.ErrState, admin.ErrPruned} {
 		if errors.Is(err, k) {
 			return k
 		}
 	}
 	return err
-}
-
-// With a rule of the SQL broken the comparison must say so.
-func TestModelNoticesABrokenRule(t *testing.T) {
-	for name, c := range map[string][3]string{
-		"a live lease is taken":           {"claim", "l.expires_at >= clock_timestamp()", "false"},
-		"an id is given twice":            {"was_used", "a.execution_id = was_used.execution_id OR", "false AND"},
-		"a heartbeat without its id":      {"heartbeat", "AND t.execution_id = heartbeat.execution_id", ""},
-		"a resolve that leaves the id":    {"resolve", "SET execution_id = resolve.new_execution_id, updated_at", "SET updated_at"},
-		"a release by anybody":            {"release", "AND t.execution_id = release.execution_id\n    FOR NO KEY UPDATE", "FOR NO KEY UPDATE"},
-		"a completion that is no end":     {"claim", "ELSIF e.status = 'completed' THEN", "ELSIF false THEN"},
-		"adoption only of a living lease": {"claim", "IF FOUND THEN\n                verdict := 'run'; reason := 'adopted';", "IF FOUND AND l.expires_at >= clock_timestamp() THEN\n verdict := 'run'; reason := 'adopted';"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			url := database(t)
-			l, owner := open(t, url), session(t, url)
-			source := value[string](t, owner, "SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", c[0])
-			broken := strings.Replace(source, c[1], c[2], 1)
-			if broken == source {
-				t.Fatalf("%s has no longer: %s", c[0], c[1])
-			}
-			exec(t, owner, broken)
-			rnd := rand.New(rand.NewPCG(1, 2))
-			for i := range 2000 {
-				w := window.Window{JobName: "model/w", Start: noon.Add(time.Duration(i) * time.Minute)}
-				expire := func() error { age(t, owner, claim.Attempt{Window: w}); return nil }
-				if err := compare(t.Context(), l, expire, w, rnd); err != nil {
-					return
-				}
-			}
-			t.Fatal("2000 sequences did not notice it")
-		})
-	}
 }

@@ -16,6 +16,7 @@ import (
 // Subject is a ledger under test.
 type Subject struct {
 	API
+	People
 	// Expire ends the lease of a window, as time would.
 	Expire func(window.Window)
 }

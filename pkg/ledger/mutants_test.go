@@ -1,0 +1,104 @@
+package ledger_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/onceguard/onceguard/test/prove"
+)
+
+// With any one rule of the SQL broken the comparison with the model says so.
+func TestProveModelNoticesEachBrokenRule(t *testing.T) {
+	url := database(t)
+	l, p := open(t, url), people{t.Context(), session(t, url)}
+	mutants := []struct{ name, function, rule, broken string }{
+		{"a live lease is taken", "claim", "l.expires_at >= clock_timestamp()", "false"},
+		{"an id is given twice", "was_used", "a.execution_id = was_used.execution_id OR", "false AND"},
+		{"a heartbeat without its id", "heartbeat", "AND t.execution_id = heartbeat.execution_id", ""},
+		{"a resolve that leaves the id", "resolve", "SET execution_id = resolve.new_execution_id, updated_at", "SET updated_at"},
+		{"a release by anybody", "release", "AND t.execution_id = release.execution_id\n    FOR NO KEY UPDATE", "FOR NO KEY UPDATE"},
+		{"a completion that is no end", "claim", "ELSIF e.status = 'completed' THEN", "ELSIF false THEN"},
+		{"adoption only of a living lease", "claim", "IF FOUND THEN\n                verdict := 'run'; reason := 'adopted';", "IF FOUND AND l.expires_at >= clock_timestamp() THEN\n verdict := 'run'; reason := 'adopted';"},
+
+		{"any payload", "claim", "e.payload_digest <> claim.payload_digest", "false"},
+		{"a payload that is not kept", "claim", "payload_digest = coalesce(t.payload_digest, claim.payload_digest)", "payload_digest = claim.payload_digest"},
+		{"any payload at completion", "complete", "(t.payload_digest = complete.payload_digest) IS NOT FALSE", "true"},
+		{"a completion forgets the payload", "complete", "coalesce(complete.payload_digest, t.payload_digest)", "complete.payload_digest"},
+		{"held is no end", "claim", "ELSIF e.status = 'held' THEN", "ELSIF false THEN"},
+		{"skipped is no end", "claim", "e.status = 'skipped' AND NOT claim.reopen", "false"},
+		{"skipped for ever", "claim", "e.status = 'skipped' AND NOT claim.reopen", "e.status = 'skipped'"},
+		{"exhausted is no end", "claim", "e.status = 'exhausted' AND NOT claim.reopen", "false"},
+		{"a reopened window counts its past", "claim", "decided = CASE claim.reason WHEN 'reopened' THEN t.attempt ELSE t.decided END", "decided = t.decided"},
+		{"the watermark of a name only", "claim", "WHERE t.name = base;", "WHERE t.name = claim.job_name;"},
+		{"the watermark does not close", "claim", "closed > claim.window_start", "false"},
+
+		{"no hold after a crash", "judge_terms", "IF judge_terms.hold_on_crash AND", "IF false AND"},
+		{"hold after any failure", "judge_terms", "a.outcome IN ('crashed', 'lost')", "true"},
+		{"hold forgets the decision", "judge_terms", "judge_terms.hold_on_crash AND e.attempt > coalesce(e.decided, 0)", "judge_terms.hold_on_crash"},
+		{"one attempt too many", "judge_terms", "judge_terms.max_attempts <= (", "judge_terms.max_attempts < ("},
+		{"a stopped attempt counts", "judge_terms", "'uncommitted', 'lost')", "'uncommitted', 'lost', 'stopped')"},
+		{"a dead attempt does not count", "judge_terms", "(e.status = 'running')::int +", "0 +"},
+		{"attempts before a decision count", "judge_terms", "AND a.attempt > coalesce(e.decided, 0) AND a.outcome", "AND a.outcome"},
+		{"no start deadline", "judge_terms", "judge_terms.window_start + judge_terms.start_deadline < clock_timestamp()", "false"},
+		{"late although it was tried", "judge_terms", "ELSIF e.status IS NULL AND", "ELSIF"},
+
+		{"an older window after a newer one", "judge_terms", "t.status IN ('running', 'completed')", "t.status = 'running'"},
+		{"a rerun is superseded", "judge_terms", "judge_terms.reopen OR e.decided IS NOT NULL", "judge_terms.reopen"},
+		{"held is not waited for", "judge_terms", "t.status IN ('running', 'failed', 'held')", "t.status IN ('running', 'failed')"},
+		{"an order without beginning", "judge_terms", "coalesce(judge_terms.since, '-infinity') AND t.status", "'-infinity' AND t.status"},
+		{"an unknown window is not waited for", "judge_terms", "IF judge_terms.previous >=", "IF false AND judge_terms.previous >="},
+		{"a pruned window is waited for", "judge_terms", "coalesce(greatest(judge_terms.since, judge_terms.closed), '-infinity')", "coalesce(judge_terms.since, '-infinity')"},
+		{"separate runs in order", "judge_terms", "AND strpos(judge_terms.job_name, '@') = 0", ""},
+
+		{"overlap is not seen", "judge_terms", "IF NOT alive THEN", "IF true THEN"},
+		{"the dead overlap", "judge_terms", "alive := NOT FOUND OR expires >= clock_timestamp();", "alive := true;"},
+		{"a tried window is skipped", "judge_terms", "judge_terms.overlap = 'skip' AND e.status IS NULL", "judge_terms.overlap = 'skip'"},
+		{"skip only waits", "judge_terms", "judge_terms.overlap = 'skip' AND e.status IS NULL", "false"},
+		{"replace does not ask", "judge_terms", "stop := stop AND judge_terms.overlap = 'replace'", "stop := false AND judge_terms.overlap = 'replace'"},
+		{"replace a newer one", "judge_terms", "newer := newer OR alive AND NOT o.older;", ""},
+		{"a wanted window is superseded", "judge_terms", "judge_terms.overlap = 'replace' AND NOT wanted THEN", "judge_terms.overlap = 'replace' THEN"},
+		{"asked to stop and dead, it runs again", "judge_terms", "IF asked_to_stop AND NOT judge_terms.reopen THEN", "IF false THEN"},
+		{"separate runs have a lane of their own", "running_others", "l.job_name = lane OR l.job_name >= lane || '@' AND l.job_name < lane || 'A'", "l.job_name = running_others.job_name"},
+		{"indexes share a lane", "running_others", "split_part(running_others.job_name, '@', 1)", "split_part(split_part(running_others.job_name, '@', 1), '#', 1)"},
+		{"the dead are not fenced", "claim", "IF fence THEN", "IF false THEN"},
+		{"a fenced attempt stays open", "end_window", "SET outcome = 'lost', ended_at", "SET ended_at"},
+		{"a replaced window may be retried", "claim", "THEN 'skipped' ELSE 'failed' END,\n            CASE", "THEN 'failed' ELSE 'failed' END,\n            CASE"},
+		{"a stopped window may be retried", "release", "CASE WHEN l.cancel THEN 'skipped' ELSE 'failed' END", "'failed'"},
+
+		{"any checkpoint follows", "checkpoint", "coalesce(last, 0) <> checkpoint.expected_seq", "false"},
+		{"a rerun keeps the generation", "rerun", "e.generation := e.generation + 1;", ""},
+		{"a rerun goes on from a finished checkpoint", "rerun", "DELETE FROM onceguard.job_checkpoint c WHERE", "DELETE FROM onceguard.job_checkpoint c WHERE false AND"},
+		{"a rerun is not remembered", "rerun", "SET decided = t.attempt", "SET decided = t.decided"},
+		{"people decide about a running window", "decide", "IF expires >= clock_timestamp() THEN", "IF false THEN"},
+		{"a completed window is cancelled", "cancel", "e.status IN ('completed', 'skipped')", "e.status = 'skipped'"},
+		{"prune passes a failed window", "prune", "e.status IN ('running', 'failed', 'held')", "e.status IN ('running', 'held')"},
+		{"prune forgets the indexes", "prune", "e.job_name = prune.job_name OR e.job_name >= prune.job_name || '#' AND e.job_name < prune.job_name || '$'", "e.job_name = prune.job_name OR false"},
+	}
+	seed := prove.Seed(t)
+	const most = 4000
+	worst := 0
+	for n, m := range mutants {
+		source := value[string](t, p.owner, "SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", m.function)
+		broken := strings.Replace(source, m.rule, m.broken, 1)
+		if broken == source {
+			t.Errorf("%s has no longer: %s", m.function, m.rule)
+			continue
+		}
+		exec(t, p.owner, broken)
+		rnd := rand.New(rand.NewPCG(seed, uint64(n)))
+		noticed := false
+		for i := range most {
+			if err := compare(t.Context(), l, p, fmt.Sprintf("model/m%d-%d", n, i), rnd, tally{}); err != nil {
+				noticed, worst = true, max(worst, i+1)
+				break
+			}
+		}
+		if !noticed {
+			t.Errorf("%d sequences did not notice: %s", most, m.name)
+		}
+		exec(t, p.owner, source)
+	}
+	prove.Report(t, "a broken rule of the SQL is noticed", "%d of %d mutants, the last after %d sequences", len(mutants), len(mutants), worst)
+}
