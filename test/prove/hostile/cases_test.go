@@ -1,4 +1,4 @@
-package hostile
+package hostile_test
 
 import "github.com/onceguard/onceguard/pkg/commit"
 
@@ -232,7 +232,18 @@ var attacks = []attack{
 	{name: "complete() before the endpoint does", sql: q("SELECT onceguard.complete(" + ownArgs + ")"), code: commit.NotCommitted},
 	{name: "complete() and the barrier before the endpoint does", sql: q("SELECT onceguard.complete("+ownArgs+")", "SET CONSTRAINTS ALL IMMEDIATE"), code: commit.Forbidden},
 
+	{name: "checkpoint() in the endpoint's transaction", sql: q("SELECT onceguard.checkpoint(" + ownArgs + ", 0, '{}')")},
+	{name: "checkpoint() out of order", sql: q("SELECT onceguard.checkpoint(" + ownArgs + ", 7, '{}')"), code: commit.Failed},
+	{name: "checkpoint() out of order, swallowed, and no complete()", sql: try("PERFORM onceguard.checkpoint(" + ownArgs + ", 7, '{}')"), own: refused, without: true},
+	{name: "checkpoint() undone by a savepoint", sql: q("SAVEPOINT a", "SELECT onceguard.checkpoint("+ownArgs+", 0, '{}')", "ROLLBACK TO a"), code: commit.Forbidden, without: true},
+	{name: "checkpoint() of another own window", sql: q("SELECT onceguard.checkpoint(" + spareArgs + ", 0, '{}')"), code: commit.Forbidden},
+	{name: "checkpoint() after complete()", after: q("SELECT onceguard.checkpoint(" + ownArgs + ", 0, '{}')"), own: refused},
+
 	// For the windows of others, whose ids are known.
+	{name: "checkpoint() of a foreign window", sql: q("SELECT onceguard.checkpoint(" + otherArgs + ", 0, '{}')"), code: commit.Forbidden},
+	{name: "prune()", sql: q("SELECT onceguard.prune('{other}', now())"), code: commit.Failed},
+	{name: "rerun()", sql: q("SELECT onceguard.rerun('{job}', '{window}', 'me', 'again')"), code: commit.Failed},
+	{name: "cancel()", sql: q("SELECT onceguard.cancel('{other}', '{its}', 'me', 'no')"), code: commit.Failed},
 	{name: "complete() of a foreign window", sql: q("SELECT onceguard.complete(" + otherArgs + ")"), code: commit.Forbidden},
 	{name: "begin() and complete() of a foreign window", sql: q("DO $$ BEGIN PERFORM onceguard.begin(" + otherArgs + "); PERFORM onceguard.complete(" + otherArgs + "); END $$"), code: commit.Failed},
 	{name: "begin() of a foreign window, swallowed", sql: try("PERFORM onceguard.begin(" + otherArgs + ")")},
@@ -264,6 +275,10 @@ var attacks = []attack{
 	{name: "late: claim() of the own window", sql: late("SELECT onceguard.claim('{job}', '{window}', gen_random_uuid(), '1 hour')")},
 	{name: "late: begin() of another window", sql: late("SELECT onceguard.begin(" + spareArgs + ")"), code: commit.Forbidden},
 	{name: "late: complete() of a foreign window", sql: late("SELECT onceguard.complete(" + otherArgs + ")"), code: commit.Forbidden},
+	{name: "late: release() of a foreign window", sql: late("SELECT onceguard.release(" + otherArgs + ", 'failed')"), code: commit.Unavailable},
+	{name: "late: resolve() of a foreign window, swallowed", sql: late("DO $$ BEGIN PERFORM onceguard.resolve(" + otherArgs + ", gen_random_uuid()); EXCEPTION WHEN OTHERS THEN NULL; END $$")},
+	{name: "late: heartbeat() of a foreign window, swallowed", sql: late("DO $$ BEGIN PERFORM onceguard.heartbeat(" + otherArgs + ", '1 second'); EXCEPTION WHEN OTHERS THEN NULL; END $$")},
+	{name: "late: begin() and complete() of a foreign window, swallowed", sql: late("DO $$ BEGIN PERFORM onceguard.begin(" + otherArgs + "); PERFORM onceguard.complete(" + otherArgs + "); EXCEPTION WHEN OTHERS THEN NULL; END $$")},
 	{name: "late: synchronous_commit off", sql: late("SELECT set_config('synchronous_commit', 'off', true)")},
 	{name: "late: constraints deferred again", sql: late("SET CONSTRAINTS ALL DEFERRED")},
 	{name: "late: another late one", sql: late("INSERT INTO mine.late VALUES ('INSERT INTO mine.late VALUES (''SELECT 1/0'')')"), code: commit.Refused},

@@ -1,4 +1,5 @@
-package hostile
+// Package hostile_test sends SQL that a worker should not send.
+package hostile_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package hostile
+package hostile_test
 
 import (
 	"context"
@@ -173,6 +173,16 @@ func (w *world) text(sql string, args ...any) (s string) {
 	return s
 }
 
+// edit changes the text of a function of the ledger's, as somebody could who weakens it.
+func (w *world) edit(function, was, is string) {
+	w.t.Helper()
+	old := w.text("SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", function)
+	if strings.Count(old, was) != 1 {
+		w.t.Fatalf("%s does not have %q once; say what has to be changed now", function, was)
+	}
+	w.exec(strings.Replace(old, was, is, 1))
+}
+
 // others is everything that no attack may change: all rows of other jobs and of the spare
 // window, the grants, and the ledger's functions, triggers and rights themselves.
 func (w *world) others() string {
@@ -182,6 +192,8 @@ func (w *world) others() string {
 		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job_lease e WHERE job_name <> $1 OR window_start = $2),
 		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job_attempt e WHERE job_name <> $1 OR window_start = $2),
 		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job_skip e WHERE job_name <> $1 OR window_start = $2),
+		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job_checkpoint e WHERE job_name <> $1 OR window_start = $2),
+		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job_decision e),
 		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job e),
 		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.job_grant e),
 		(SELECT string_agg(e::text, '|' ORDER BY e::text) FROM onceguard.armed e),
