@@ -6,6 +6,7 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -64,7 +65,9 @@ type Window struct {
 	DurationSeconds *float64 `db:"duration_seconds" json:"duration_seconds,omitempty"`
 	Processed       *int64   `db:"processed" json:"processed,omitempty"`
 	// CheckpointSeq is how many pieces of its work are committed.
-	CheckpointSeq  int        `db:"checkpoint_seq" json:"checkpoint_seq,omitempty"`
+	CheckpointSeq int `db:"checkpoint_seq" json:"checkpoint_seq,omitempty"`
+	// PayloadDigest is of the payload that the window belongs to.
+	PayloadDigest  *string    `db:"payload_digest" json:"payload_digest,omitempty"`
 	Trigger        *string    `db:"trigger" json:"trigger,omitempty"`
 	Source         *string    `db:"source" json:"source,omitempty"`
 	Namespace      *string    `db:"namespace" json:"namespace,omitempty"`
@@ -109,6 +112,8 @@ type Decision struct {
 	Why       string    `db:"why" json:"why"`
 	Login     string    `db:"login" json:"login"` // of the database
 	DecidedAt time.Time `db:"decided_at" json:"decided_at"`
+	// Before is the row of the window as it stood, null when nobody had claimed it.
+	Before json.RawMessage `db:"before" json:"before"`
 }
 
 // Skip is one row of onceguard.skips: a pod that did not run. All instants are UTC.

@@ -84,7 +84,7 @@ ORDER BY attempt DESC LIMIT $3`
 FROM onceguard.skips WHERE job_name = $1 AND window_start = $2
 ORDER BY skipped_at DESC LIMIT $3`
 
-	decisionsSQL = `SELECT what, who, why, login, decided_at
+	decisionsSQL = `SELECT what, who, why, login, decided_at, before
 FROM onceguard.decisions WHERE job_name = $1 AND window_start = $2
 ORDER BY decided_at DESC LIMIT $3`
 )
@@ -93,8 +93,8 @@ ORDER BY decided_at DESC LIMIT $3`
 const maxStory = 1000
 
 // Tell gives the story of one window. jobName is the full name as in the record. The
-// error is ErrNotFound when the window was never claimed; a window that was only
-// ever skipped is not found, and its skips are given.
+// error is ErrNotFound when the window was never claimed, or was pruned; its skips and
+// decisions are given even so.
 func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Story, error) {
 	what := fmt.Sprintf("read window %s of %s", start.UTC().Format(time.RFC3339), jobName)
 	var s Story
@@ -102,6 +102,10 @@ func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Stor
 	if s.Skips, err = collect[Skip](ctx, q, what, skipsSQL, jobName, start, maxStory); err != nil {
 		return Story{}, err
 	}
+	if s.Decisions, err = collect[Decision](ctx, q, what, decisionsSQL, jobName, start, maxStory); err != nil {
+		return Story{}, err
+	}
+	slices.Reverse(s.Decisions)
 	rows, err := collect[Window](ctx, q, what, oneSQL, jobName, start)
 	if err != nil {
 		return Story{}, err
@@ -115,10 +119,6 @@ func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Stor
 		return Story{}, err
 	}
 	slices.Reverse(s.Attempts)
-	if s.Decisions, err = collect[Decision](ctx, q, what, decisionsSQL, jobName, start, maxStory); err != nil {
-		return Story{}, err
-	}
-	slices.Reverse(s.Decisions)
 	return s, nil
 }
 

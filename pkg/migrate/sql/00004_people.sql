@@ -1,6 +1,6 @@
 -- +goose Up
 -- What people read and what operators call. The views show no results and no
--- payloads: those may be business data.
+-- payloads, only their digests: those may be business data.
 SET LOCAL lock_timeout = '10s';
 
 CREATE VIEW onceguard.attempts AS
@@ -42,7 +42,7 @@ SELECT e.job_name, e.window_start, e.window_end,
         ORDER BY f.attempt LIMIT 1) AS first_started_at,
        a.started_at, e.completed_at,
        coalesce(e.completed_at, a.ended_at, clock_timestamp()) - a.started_at AS duration,
-       e.processed, coalesce(c.seq, 0) AS checkpoint_seq, a.trigger, a.source, a.namespace, a.job, a.pod, a.node,
+       e.processed, coalesce(c.seq, 0) AS checkpoint_seq, e.payload_digest, a.trigger, a.source, a.namespace, a.job, a.pod, a.node,
        a.outcome AS last_outcome, a.exit_code AS last_exit_code, a.message AS last_message,
        e.schedule, e.time_zone, e.generation, e.execution_id, e.fencing_token,
        l.expires_at AS lease_expires_at, e.updated_at
@@ -60,6 +60,7 @@ COMMENT ON COLUMN onceguard.windows.duplicates_prevented IS 'How many pods found
 COMMENT ON COLUMN onceguard.windows.duration IS 'Of the last attempt: to its end, or to now while it runs.';
 COMMENT ON COLUMN onceguard.windows.processed IS 'The count that the worker reported with its commit.';
 COMMENT ON COLUMN onceguard.windows.checkpoint_seq IS 'How many pieces of its work are committed; 0 when it keeps no checkpoints.';
+COMMENT ON COLUMN onceguard.windows.payload_digest IS 'The payload that the window belongs to; another one is refused.';
 COMMENT ON COLUMN onceguard.windows.generation IS 'Grows with each rerun of a completed window; part of the idempotency key.';
 
 CREATE VIEW onceguard.jobs AS
@@ -108,6 +109,9 @@ BEGIN
     END IF;
     IF coalesce(btrim(decide.who), '') = '' OR coalesce(btrim(decide.why), '') = '' THEN
         RAISE EXCEPTION 'who and why must not be empty: they are recorded' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF length(decide.who) > 200 OR length(decide.why) > 1000 THEN
+        RAISE EXCEPTION 'who must be at most 200 and why at most 1000 characters' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM onceguard.be_durable();
     INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
