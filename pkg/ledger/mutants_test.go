@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/onceguard/onceguard/test/prove"
@@ -80,13 +79,7 @@ func TestProveModelNoticesEachBrokenRule(t *testing.T) {
 	const most = 4000
 	worst := 0
 	for n, m := range mutants {
-		source := value[string](t, p.owner, "SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", m.function)
-		broken := strings.Replace(source, m.rule, m.broken, 1)
-		if broken == source {
-			t.Errorf("%s has no longer: %s", m.function, m.rule)
-			continue
-		}
-		exec(t, p.owner, broken)
+		source := mutate(t, p.owner, m.function, m.rule, m.broken)
 		rnd := rand.New(rand.NewPCG(seed, uint64(n)))
 		noticed := false
 		for i := range most {

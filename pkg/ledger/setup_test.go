@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,7 +99,20 @@ func age(t testing.TB, owner *pgx.Conn, a claim.Attempt) {
 // empty takes all windows out of a ledger.
 func empty(t testing.TB, owner *pgx.Conn) {
 	t.Helper()
-	exec(t, owner, "TRUNCATE onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip")
+	exec(t, owner, "TRUNCATE onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip, onceguard.job_checkpoint, onceguard.job_decision")
+}
+
+// mutate breaks a rule of a function, to see that a test notices; it gives the source as
+// it was.
+func mutate(t testing.TB, owner *pgx.Conn, function, rule, broken string) (source string) {
+	t.Helper()
+	source = value[string](t, owner, "SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", function)
+	mutant := strings.Replace(source, rule, broken, 1)
+	if mutant == source {
+		t.Fatalf("%s has no longer: %s", function, rule)
+	}
+	exec(t, owner, mutant)
+	return source
 }
 
 // superURL is the superuser's URL of an owner's database.
