@@ -25,7 +25,10 @@ import (
 // by step, and no other.
 const historyVariable = "ONCEGUARD_HISTORY"
 
-// moves is how much happens in one history at least and at most. Most of what can go wrong
+// brokenPromise is said of a history that the guard should not allow.
+const brokenPromise = "breaks a promise"
+
+// leastMoves and mostMoves are how much happens in one history. Most of what can go wrong
 // needs few events in an unlucky order, so many short histories find more than few long ones.
 const leastMoves, mostMoves = 8, 64
 
@@ -48,7 +51,7 @@ func TestProveRandomHistories(t *testing.T) {
 	seen, bad := simulate(seed, uint64(count))
 	if bad != nil {
 		tell(t, seed, *bad)
-		t.Fatalf("history %d breaks a promise; repeat it alone with ONCEGUARD_SEED=%d %s=%d", *bad, seed, historyVariable, *bad)
+		t.Fatalf("history %d "+brokenPromise+"; repeat it alone with ONCEGUARD_SEED=%d %s=%d", *bad, seed, historyVariable, *bad)
 	}
 	for _, must := range mustMeet() {
 		if seen[must] == 0 {
