@@ -20,6 +20,12 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// The ledger takes a name and a reason of at most so many characters.
+const (
+	MaxWho = 200
+	MaxWhy = 1000
+)
+
 // What a caller can branch on, with errors.Is; the texts say more.
 var (
 	// ErrNotFound: the record has no such window, or no such job.
