@@ -1,8 +1,12 @@
 // Command kubectl-onceguard is the kubectl plugin that reads the record: which windows
-// of which jobs were done, tried, skipped or are running, and why.
+// of which jobs were done, tried, skipped or are running, and why; and by which people
+// decide about them.
 //
-//	kubectl onceguard windows [-n NS | -A] [--job NAME] [--state done,running,failed] [--since 24h]
+//	kubectl onceguard windows [-n NS | -A] [--job NAME] [--state done,held,failed] [--since 24h]
 //	kubectl onceguard show JOB WINDOW
+//	kubectl onceguard rerun JOB WINDOW --reason TEXT [--by NAME] [--dry-run]
+//	kubectl onceguard cancel JOB WINDOW --reason TEXT [--by NAME] [--dry-run]
+//	kubectl onceguard prune {JOB | --all [-A]} {--before INSTANT | --older-than 90d} [--dry-run]
 //	kubectl onceguard migrate
 //	kubectl onceguard grant ROLE [PATTERN] [--audit] [--revoke]
 //	kubectl onceguard version

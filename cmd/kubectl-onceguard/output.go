@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -80,7 +82,7 @@ func ending(outcome *string, code *int, message *string) string {
 		s += " (" + strconv.Itoa(*code) + ")"
 	}
 	if message != nil && *message != "" {
-		s += ": " + shorten(printable(*message), 80)
+		s += ": " + printable(*message)
 	}
 	return s
 }
@@ -97,6 +99,39 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+const (
+	// tableWidth is what a table's last column is shortened to, in characters: one line
+	// of a common terminal.
+	tableWidth = 120
+	// leastLast is what is always left of it.
+	leastLast = 24
+)
+
+// table prints rows in columns, the first row as the head. Its lines are at most
+// tableWidth wide, unless all but the last column need more.
+func (p *program) table(rows [][]string) error {
+	last := len(rows[0]) - 1
+	width := make([]int, last)
+	room := tableWidth
+	for i := range width {
+		for _, r := range rows {
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+		}
+		room -= width[i] + 2
+	}
+	for _, r := range rows {
+		var b strings.Builder
+		for i, w := range width {
+			b.WriteString(r[i] + strings.Repeat(" ", w-utf8.RuneCountInString(r[i])+2))
+		}
+		b.WriteString(shorten(r[last], max(room, leastLast)))
+		if _, err := fmt.Fprintln(p.stdout, strings.TrimRight(b.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func shorten(s string, n int) string {

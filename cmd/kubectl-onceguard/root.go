@@ -29,9 +29,10 @@ type program struct {
 func (p *program) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-onceguard",
-		Short: "Read the record of Onceguard: each window of a CronJob, once",
-		Long: `Read the record of Onceguard: which windows of which jobs are done, running or
-failed, how often each was tried, and which duplicates were prevented.
+		Short: "The record of Onceguard: each window of a CronJob, once",
+		Long: `Read the record of Onceguard: which windows of which jobs are done, running, failed or
+closed and why, how often each was tried, and which duplicates were prevented. And decide
+about windows: run one again, cancel one, delete old ones.
 
 The ledger's URL comes from --ledger-url-file, else from ` + envLedgerURL + `,
 else from the Secret named by --secret in the namespace.`,
@@ -54,7 +55,8 @@ else from the Secret named by --secret in the namespace.`,
 	flags.StringVar(&p.urlFile, "ledger-url-file", "", "file with the ledger's URL; - reads standard input")
 	flags.DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for Kubernetes and the ledger, each command")
 
-	root.AddCommand(p.windowsCommand(), p.showCommand(), p.migrateCommand(), p.grantCommand(), p.versionCommand())
+	root.AddCommand(p.windowsCommand(), p.showCommand(), p.rerunCommand(), p.cancelCommand(), p.pruneCommand(),
+		p.migrateCommand(), p.grantCommand(), p.versionCommand())
 	return root
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onceguard/onceguard/pkg/audit"
+	"github.com/onceguard/onceguard/pkg/claim"
 )
 
 // latest stands for a job's newest window.
@@ -21,8 +24,9 @@ func (p *program) showCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "show JOB WINDOW",
-		Short: "Show one window: how it stands, each attempt at it, each pod that skipped it",
-		Long: `Show one window: how it stands, each attempt at it, each pod that skipped it.
+		Short: "Show one window: how it stands, each attempt at it, what people decided, each pod that skipped it",
+		Long: `Show one window: how it stands and what is to be done about it, each attempt at it, what
+people decided, each pod that skipped it.
 
 JOB is NAME (in the namespace), NAMESPACE/NAME (the Secret is looked for there too,
 unless -n says otherwise) or the full name of the record.
@@ -61,13 +65,9 @@ func parseWindow(s string) (*time.Time, error) {
 func (p *program) show(ctx context.Context, job string, start *time.Time, output string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	namespace, err := p.jobNamespace()
+	namespace, err := p.namespaceOf(job)
 	if err != nil {
 		return err
-	}
-	if strings.Contains(job, "/") {
-		namespace = ""
-		p.lookIn(job)
 	}
 	ledger, err := p.connect(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *program) show(ctx context.Context, job string, start *time.Time, output
 	}
 	story, err := audit.Tell(ctx, ledger, found.JobName, *start)
 	if errors.Is(err, audit.ErrNotFound) {
-		return p.notFound(found, *start, story.Skips)
+		return p.notFound(found, *start, story)
 	}
 	if err != nil {
 		return ledger.explain(err)
@@ -118,7 +118,7 @@ func (p *program) findJob(ctx context.Context, ledger *connection, namespace, jo
 	}
 	switch len(jobs) {
 	case 0:
-		return audit.Job{}, fmt.Errorf("no job %s in %s: kubectl onceguard windows -A lists what there is", full, ledger.name)
+		return audit.Job{}, noJob(full, ledger)
 	case 1:
 		return jobs[0], nil
 	}
@@ -159,62 +159,107 @@ func separateRunOf(name string) string {
 	return name
 }
 
-func (p *program) notFound(job audit.Job, start time.Time, skips []audit.Skip) error {
-	err := fmt.Errorf("window %s of %s was never claimed", instant(&start), job.JobName)
-	switch {
-	case job.ClosedBefore != nil && start.Before(*job.ClosedBefore):
-		err = fmt.Errorf("%w or its history was pruned: it is closed, as are all before %s", err, instant(job.ClosedBefore))
-	case job.LatestWindow != nil:
-		err = fmt.Errorf("%w; the latest window in the record is %s", err, instant(job.LatestWindow))
-	}
-	if len(skips) > 0 {
-		err = fmt.Errorf("%w; pods that skipped it: %d, the last at %s (%s)", err, len(skips), instant(&skips[len(skips)-1].SkippedAt), skips[len(skips)-1].Reason)
-	}
-	return err
-}
-
 func (p *program) storyTable(s audit.Story) error {
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	x := s.Window
 	row := func(name, value string) {
 		if value != none && value != "" {
 			fmt.Fprintf(w, "%s\t%s\n", name, value)
 		}
 	}
-	row("Job", x.JobName)
-	row("Window", window(x))
+	row("Job", printable(x.JobName))
+	row("Window", span(x))
 	row("State", state(x))
+	row("To do", toDo(x))
+	row("Closed by", text(x.ClosedBy))
 	row("Completed", instant(x.CompletedAt))
 	row("Took", seconds(x.DurationSeconds))
 	row("Processed", number(x.Processed))
 	row("Attempts", fmt.Sprint(x.Attempts))
 	row("Duplicates", fmt.Sprintf("%d prevented", x.DuplicatesPrevented))
-	row("Schedule", strings.TrimSpace(strings.ReplaceAll(text(x.Schedule)+" "+text(x.TimeZone), none, "")))
+	row("Skipped", skipCounts(s.Skips))
+	row("Schedule", scheduleText(x))
+	row("Payload", text(x.PayloadDigest))
+	if x.CheckpointSeq > 0 {
+		row("Checkpoint", fmt.Sprint(x.CheckpointSeq))
+	}
+	row("Generation", fmt.Sprint(x.Generation))
 	row("Execution", text(x.ExecutionID))
 	row("Fencing token", fmt.Sprint(x.FencingToken))
-	if x.Generation > 1 {
-		row("Generation", fmt.Sprint(x.Generation))
+	if err := w.Flush(); err != nil {
+		return err
 	}
-
-	fmt.Fprint(w, "\nATTEMPT\tSTARTED (UTC)\tTOOK\tTRIGGER\tPOD\tNODE\tENDED AS\n")
-	for _, a := range s.Attempts {
-		fmt.Fprintln(w, strings.Join([]string{
-			fmt.Sprint(a.Attempt), instant(&a.StartedAt), seconds(a.DurationSeconds), text(a.Trigger),
-			place(a.Namespace, a.Pod), text(a.Node), ending(&a.Outcome, a.ExitCode, a.Message),
-		}, "\t"))
-	}
-	if len(s.Skips) > 0 {
-		fmt.Fprint(w, "\nSKIPPED (UTC)\tREASON\tTRIGGER\tPOD\tNODE\n")
-		for _, k := range s.Skips {
-			fmt.Fprintln(w, strings.Join([]string{
-				instant(&k.SkippedAt), k.Reason, text(k.Trigger), place(k.Namespace, k.Pod), text(k.Node),
-			}, "\t"))
+	if len(s.Decisions) > 0 {
+		fmt.Fprintln(p.stdout, "\nDECIDED (UTC)")
+		for _, d := range s.Decisions {
+			fmt.Fprintln(p.stdout, decisionText(d))
 		}
 	}
-	return w.Flush()
+	if err := p.attemptTable(s.Attempts); err != nil {
+		return err
+	}
+	return p.skipTable(s.Skips)
 }
 
-func window(x audit.Window) string {
+func (p *program) attemptTable(attempts []audit.Attempt) error {
+	if len(attempts) == 0 {
+		return nil
+	}
+	rows := [][]string{{"ATTEMPT", "STARTED (UTC)", "TOOK", "TRIGGER", "POD", "NODE", "ENDED AS"}}
+	for _, a := range attempts {
+		number := fmt.Sprint(a.Attempt)
+		if a.Generation > 1 {
+			number += fmt.Sprintf(" (generation %d)", a.Generation)
+		}
+		rows = append(rows, []string{
+			number, instant(&a.StartedAt), seconds(a.DurationSeconds), text(a.Trigger),
+			place(a.Namespace, a.Pod), text(a.Node), ending(&a.Outcome, a.ExitCode, a.Message),
+		})
+	}
+	fmt.Fprintln(p.stdout)
+	return p.table(rows)
+}
+
+func (p *program) skipTable(skips []audit.Skip) error {
+	if len(skips) == 0 {
+		return nil
+	}
+	rows := [][]string{{"SKIPPED (UTC)", "REASON", "TRIGGER", "POD", "NODE"}}
+	for _, k := range skips {
+		rows = append(rows, []string{
+			instant(&k.SkippedAt), k.Reason, text(k.Trigger), place(k.Namespace, k.Pod), text(k.Node),
+		})
+	}
+	fmt.Fprintln(p.stdout)
+	return p.table(rows)
+}
+
+// decisionText is one decision in a line: when, what, on what, by whom and why.
+func decisionText(d audit.Decision) string {
+	_, before := stateBefore(d)
+	return fmt.Sprintf("%s  %s by %s (login %s), it was %s: %s",
+		instant(&d.DecidedAt), d.What, printable(d.Who), printable(d.Login), before, printable(d.Why))
+}
+
+// skipCounts is "9 pods: 7 completed, 2 busy".
+func skipCounts(skips []audit.Skip) string {
+	if len(skips) == 0 {
+		return none
+	}
+	count := map[string]int{}
+	for _, k := range skips {
+		count[k.Reason]++
+	}
+	reasons := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), strings.Compare(a, b))
+	})
+	for i, r := range reasons {
+		reasons[i] = fmt.Sprintf("%d %s", count[r], r)
+	}
+	return plural(len(skips), "pod") + ": " + strings.Join(reasons, ", ")
+}
+
+func span(x audit.Window) string {
 	s := instant(&x.WindowStart)
 	if x.WindowEnd != nil {
 		s += " to " + instant(x.WindowEnd)
@@ -228,10 +273,43 @@ func state(x audit.Window) string {
 		return "running, lease until " + instant(x.LeaseExpiresAt)
 	case x.State == audit.LeaseEnded && x.LeaseExpiresAt != nil:
 		return "lease ended at " + instant(x.LeaseExpiresAt) + ": its holder died, the next claim takes over"
+	case x.State == audit.Failed && x.Reason != nil && *x.Reason == rerun:
+		return "failed (rerun): a person opened it, the next claim runs"
 	case x.State == audit.Failed:
 		return "failed, may be retried"
+	case x.State == audit.Held:
+		return "held: an attempt crashed, and a person is to decide"
+	case x.State == audit.Exhausted:
+		return "exhausted: it has failed as often as it may"
+	case x.State == audit.Skipped:
+		return "skipped (" + text(x.Reason) + "): " + skipMeaning[text(x.Reason)]
 	}
 	return string(x.State)
+}
+
+// skipMeaning says in words why a window is closed as skipped.
+var skipMeaning = map[string]string{
+	string(claim.Late):       "its start-deadline passed before it ran",
+	string(claim.Overlap):    "another window of the job was running",
+	string(claim.Superseded): "a newer window took its place",
+	string(claim.Cancelled):  "a person decided that it shall not run",
+}
+
+// toDo is what a person can do about a window that does not go on by itself.
+func toDo(x audit.Window) string {
+	command := func(what string) string {
+		return fmt.Sprintf("kubectl onceguard %s %s %s --reason TEXT", what, printable(x.JobName), instant(&x.WindowStart))
+	}
+	switch x.State {
+	case audit.Held:
+		return "find out what the attempt did, then " + command(rerun) + ", or cancel it likewise"
+	case audit.Exhausted:
+		return "mend the cause, then " + command(rerun)
+	case audit.Skipped:
+		return "nothing; should it run after all: " + command(rerun)
+	case audit.Done, audit.Running, audit.Failed, audit.LeaseEnded:
+	}
+	return ""
 }
 
 func place(namespace, pod *string) string {

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +21,7 @@ func (p *program) windowsCommand() *cobra.Command {
 		Use:   "windows",
 		Short: "List windows, newest first",
 		Example: `  kubectl onceguard windows -n shop
-  kubectl onceguard windows -A --state failed,lease-ended --since 24h
+  kubectl onceguard windows -A --state failed,held,lease-ended --since 24h
   kubectl onceguard windows -n shop --job order-sync -o json --limit 0`,
 		Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -41,7 +41,7 @@ func (p *program) windowsCommand() *cobra.Command {
 	p.outputFlag(c, &output)
 	c.Flags().BoolVarP(&p.allNamespaces, "all-namespaces", "A", false, "jobs of all namespaces in this ledger")
 	c.Flags().StringVar(&job, "job", "", "only this job: NAME or NAMESPACE/NAME")
-	c.Flags().StringVar(&states, "state", "", "only these states: done, running, failed, lease-ended; comma-separated")
+	c.Flags().StringVar(&states, "state", "", "only these states: "+stateWords()+"; comma-separated")
 	c.Flags().DurationVar(&since, "since", 0, "only windows that began at most so long ago, e.g. 24h; 0 means all")
 	c.Flags().IntVar(&limit, "limit", 50, "at most so many; 0 means all")
 	return c
@@ -51,13 +51,8 @@ func (p *program) windows(ctx context.Context, f audit.Filter, output string) er
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	var err error
-	if f.Namespace, err = p.jobNamespace(); err != nil {
+	if f.Namespace, err = p.namespaceOf(f.Job); err != nil {
 		return err
-	}
-	// A full name says its namespace itself.
-	if strings.Contains(f.Job, "/") {
-		f.Namespace = ""
-		p.lookIn(f.Job)
 	}
 	ledger, err := p.connect(ctx)
 	if err != nil {
@@ -91,16 +86,33 @@ func (p *program) windows(ctx context.Context, f audit.Filter, output string) er
 }
 
 func (p *program) windowTable(found []audit.Window) error {
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "WINDOW (UTC)\tJOB\tSTATE\tATTEMPTS\tDUPLICATES\tTOOK\tPROCESSED\tENDED (UTC)\tLAST ATTEMPT")
+	rows := [][]string{{"WINDOW (UTC)", "JOB", "STATE", "ATTEMPTS", "DUPLICATES", "TOOK", "PROCESSED", "LAST ATTEMPT"}}
 	for _, x := range found {
-		fmt.Fprintln(w, strings.Join([]string{
-			instant(&x.WindowStart), x.JobName, string(x.State), strconv.Itoa(x.Attempts),
+		rows = append(rows, []string{
+			instant(&x.WindowStart), printable(x.JobName), stateInShort(x), strconv.Itoa(x.Attempts),
 			strconv.FormatInt(x.DuplicatesPrevented, 10), seconds(x.DurationSeconds), number(x.Processed),
-			instant(x.CompletedAt), ending(x.LastOutcome, x.LastExitCode, x.LastMessage),
-		}, "\t"))
+			ending(x.LastOutcome, x.LastExitCode, x.LastMessage),
+		})
 	}
-	return w.Flush()
+	return p.table(rows)
+}
+
+// stateInShort is "done", "skipped (late)", "running (generation 2, checkpoint 7)".
+func stateInShort(x audit.Window) string {
+	var more []string
+	if x.Reason != nil && *x.Reason != string(x.State) {
+		more = append(more, printable(*x.Reason))
+	}
+	if x.Generation > 1 {
+		more = append(more, "generation "+strconv.Itoa(x.Generation))
+	}
+	if x.CheckpointSeq > 0 && x.State != audit.Done {
+		more = append(more, "checkpoint "+strconv.Itoa(x.CheckpointSeq))
+	}
+	if len(more) == 0 {
+		return string(x.State)
+	}
+	return string(x.State) + " (" + strings.Join(more, ", ") + ")"
 }
 
 // describe says in words what a filter looked for.
@@ -137,18 +149,23 @@ func parseStates(list string) ([]audit.State, error) {
 	}
 	var states []audit.State
 	for _, word := range strings.Split(list, ",") {
-		switch word = strings.TrimSpace(word); word {
-		case "done", "completed":
-			states = append(states, audit.Done)
-		case "running":
-			states = append(states, audit.Running)
-		case "failed":
-			states = append(states, audit.Failed)
-		case "lease-ended", "lease ended":
-			states = append(states, audit.LeaseEnded)
-		default:
-			return nil, usagef("--state %q: must be done, running, failed or lease-ended", word)
+		state := audit.State(strings.ReplaceAll(strings.TrimSpace(word), "-", " "))
+		if state == "completed" {
+			state = audit.Done
 		}
+		if !slices.Contains(audit.States(), state) {
+			return nil, usagef("--state %q: must be %s", strings.TrimSpace(word), stateWords())
+		}
+		states = append(states, state)
 	}
 	return states, nil
+}
+
+// stateWords lists the states as they are typed.
+func stateWords() string {
+	var words []string
+	for _, s := range audit.States() {
+		words = append(words, strings.ReplaceAll(string(s), " ", "-"))
+	}
+	return strings.Join(words, ", ")
 }
