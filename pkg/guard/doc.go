@@ -15,6 +15,11 @@
 //	   ├──────────────── nothing to report ──────────── stopping ───── all gone ──▶ settling┘
 //	   └───────────────────────────────────────────────────────────────────────────────┘
 //	skip: claiming ─▶ skipping (recorded once) ─▶ done.   a restarted guard: adopting ─▶ held or stopping.
+//	refuse: claiming ─▶ idle; who waits ends with 78, and the next hello asks again.
+//
+// What the verdict depends on besides the window itself (overlap, order, deadlines,
+// payload, failures) is composed by [Terms] and judged by the ledger at every question;
+// this package only waits, and says for whom.
 //
 // The ledger's database decides who owns a window; this package only decides how
 // long it may believe so without asking. With L the lease:
@@ -25,6 +30,9 @@
 //	heartbeat   every L/3 while a wrapped process is connected, or within the start
 //	            timeout of the verdict or of the last exit
 //	TERM at trust − grace, KILL at trust: before the lease ends, so before another starts
+//
+// A heartbeat may answer that a newer window replaces this one: the worker is stopped
+// while the lease goes on, and the window is given back as soon as it is gone.
 //
 // What happens when things break:
 //

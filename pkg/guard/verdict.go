@@ -157,7 +157,7 @@ func (m *step) refuseText(a claim.Answer) string {
 
 // command is what a person types about a window.
 func (m *step) command(verb string, w window.Window) string {
-	return "kubectl onceguard " + verb + " " + w.JobName + " " + w.Start.UTC().Format(time.RFC3339)
+	return "kubectl onceguard " + verb + " " + w.JobName + " " + w.Start.UTC().Format(time.RFC3339) + " --reason TEXT"
 }
 
 // holder names an attempt's place for people.

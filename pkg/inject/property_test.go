@@ -86,6 +86,12 @@ func drawnPod(t *rapid.T) (map[string]any, *metav1.PartialObjectMetadata) {
 		spec["initContainers"] = inits
 	}
 	spec["containers"] = workers
+	s.Indexed = boolean("indexed")
+	s.Order = rapid.SampledFrom([]contract.Order{"", contract.OrderAny, contract.OrderSerial}).Draw(t, "order")
+	metadata := map[string]any{"generateName": "sync-"}
+	if boolean("index") {
+		metadata["annotations"] = map[string]any{contract.AnnotationIndex: "7"}
+	}
 	text, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +101,7 @@ func drawnPod(t *rapid.T) (map[string]any, *metav1.PartialObjectMetadata) {
 		annotations[contract.AnnotationConfig] = string(text)
 	}
 	job := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "sync-29146200", UID: "u", Annotations: annotations, CreationTimestamp: metav1.NewTime(noon)}}
-	return map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"generateName": "sync-"}, "spec": spec, "futureTop": 1.0}, job
+	return map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "futureTop": 1.0}, job
 }
 
 func TestInjectionHoldsForAnyPod(t *testing.T) {

@@ -10,7 +10,9 @@ import (
 
 // Window is one logical period of a job: the unit of work that must happen once.
 type Window struct {
-	JobName string    // "<namespace>/<name>", see contract.Settings.JobName
+	// JobName is "<namespace>/<name>", see contract.Settings.JobName; "#<index>" follows for
+	// a piece of an Indexed Job, then "@<Job UID>" for a manual run of its own.
+	JobName string
 	Start   time.Time // the nominal schedule instant, UTC
 }
 
