@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/onceguard/onceguard/pkg/contract"
 )
@@ -20,30 +17,37 @@ import (
 const commitUsage = `guard-exec commit sends business writes to the guard, which commits them and the completed window in one transaction.
 
   guard-exec commit --sql 'UPDATE balance SET units = units + $1::int WHERE id = $2' --arg 10 --arg main
-      --sql TEXT        a statement; repeat it for more, they run in order
+` + statementUsage + `      --file PATH|-     the whole request as JSON from a file or stdin; the flags below may add to it
+      --complete-only   no statements: just complete the window, with what the other flags say of it
+` + closingUsage + timeoutUsage + `
+One of --sql, --file, --complete-only and --checkpoint says what is to be committed. The answer is printed as JSON.
+` + exitUsage
+
+const (
+	statementUsage = `      --sql TEXT        a statement; repeat it for more, they run in order
       --arg VALUE       the next argument ($1, $2, …) of the last --sql, as text
-      --payload TEXT    what this run works on; the same window with another payload is refused
+      --arg-json JSON   the same as JSON: null, 12.50, {"$type": "bytea", "value": "aGk="}
+      --expect-rows N   how many rows the last --sql must affect or return; else nothing is committed
+      --returning       the rows of the last --sql are wanted in the answer
+`
+	closingUsage = `      --payload TEXT    what this run works on; the same window with another payload is refused
       --result JSON     kept with the window and given to whoever asks again
       --processed N     how many items were processed, for the record
-      --file PATH|-     the whole request as JSON from a file or stdin; --payload, --result, --processed may add to it
-      --complete-only   no statements: just complete the window, with what the other flags say of it
-      --timeout D       how long to look for the guard and to ask again while the outcome is open (30s);
+      --checkpoint JSON how far the work has come: commits a piece, and leaves the window to be completed later
+      --checkpoint-seq N  the checkpoint that the piece goes on from (the stored one); 0: there is none yet
+`
+	timeoutUsage = `      --timeout D       how long to look for the guard and to ask again while the outcome is open (30s);
                         a request that the guard is working on is waited for, however long it takes
-
-One of --sql, --file and --complete-only says what is to be committed. The answer is printed as JSON. Exit codes: 0 committed, now or before; 1 refused, the answer says why;
+`
+	exitUsage = `Exit codes: 0 committed, now or before; 1 refused, the answer says why;
 75 not now, or the outcome is not known: run the same command again, nothing is done twice.
 `
+)
 
 const requestForm = `{"statements": [{"sql": "…", "args": […]}]}`
 
 // maxFile bounds the request read from a file or stdin; the guard's own limit is lower.
 const maxFile = 16 << 20
-
-// statement is one of a commit request.
-type statement struct {
-	SQL  string   `json:"sql"`
-	Args []string `json:"args,omitempty"`
-}
 
 // commit is the command: it asks until the outcome is known or the time is up.
 func commit(ctx context.Context, args, env []string, stdin io.Reader, stdout io.Writer) (int, error) {
@@ -117,7 +121,7 @@ func ask(ctx context.Context, r request, timeout time.Duration, stdout io.Writer
 	pause := 100 * time.Millisecond
 	for {
 		code, body, err := r.do(ctx, deadline)
-		exit, again := outcome(code, err)
+		exit, again := outcome(code, body, err)
 		wait := pause/2 + rand.N(pause)
 		if !again || time.Until(deadline) <= wait {
 			if err != nil {
@@ -137,8 +141,10 @@ func ask(ctx context.Context, r request, timeout time.Duration, stdout io.Writer
 
 // outcome gives the exit code for an answer, and whether the same request is to be
 // asked again: while it is open what became of it.
-func outcome(code int, err error) (exit int, again bool) {
+func outcome(code int, body []byte, err error) (exit int, again bool) {
 	switch {
+	case err == nil && code == 409 && failure(body) == "checkpoint_conflict": // it stays so
+		return 1, false
 	case err != nil, code == 409, code == 429, code >= 500:
 		return contract.ExitRetry, true
 	case code == 412: // the right is lost: this worker is being stopped
@@ -149,45 +155,24 @@ func outcome(code int, err error) (exit int, again bool) {
 	return 1, false
 }
 
+// failure is the code of an error that the guard answers.
+func failure(body []byte) string {
+	var f struct{ Error struct{ Code string } }
+	_ = json.Unmarshal(body, &f) // another answer has none
+	return f.Error.Code
+}
+
 // commitRequest makes the body from the command line.
 func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Duration, err error) {
 	timeout = 30 * time.Second
 	var statements []statement
-	fields := map[string]json.RawMessage{}
+	fields := fields{}
 	file, completeOnly := "", false
 	rest, err := flags{
-		"sql": {set: func(v string) error { statements = append(statements, statement{SQL: v}); return utf(v) }},
-		"arg": {set: func(v string) error {
-			if len(statements) == 0 {
-				return fmt.Errorf("%q stands before any --sql, and belongs to the one before it", v)
-			}
-			last := &statements[len(statements)-1]
-			last.Args = append(last.Args, v)
-			return utf(v)
-		}},
-		"payload": {set: func(v string) error {
-			fields["payload"], _ = json.Marshal(v) // a string always marshals
-			return utf(v)
-		}},
-		"result": {set: func(v string) error {
-			if !json.Valid([]byte(v)) {
-				return fmt.Errorf("%q is not JSON; a text needs quotes of its own: '\"text\"'", v)
-			}
-			fields["result"] = json.RawMessage(v)
-			return nil
-		}},
-		"processed": {set: func(v string) error {
-			n, err := strconv.ParseInt(v, 10, 64)
-			if err != nil || n < 0 {
-				return fmt.Errorf("%q is not a whole number of 0 or more", v)
-			}
-			fields["processed"] = json.RawMessage(strconv.FormatInt(n, 10))
-			return nil
-		}},
 		"file":          text(&file),
 		"complete-only": yes(&completeOnly),
 		"timeout":       duration(&timeout),
-	}.parse(args)
+	}.and(statementFlags(&statements)).and(fields.flags()).parse(args)
 	switch {
 	case err != nil:
 		return nil, 0, err
@@ -197,15 +182,17 @@ func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Du
 		return nil, 0, usageError{fmt.Errorf("--file and --sql exclude each other: the file holds the statements")}
 	case completeOnly && (file != "" || len(statements) > 0):
 		return nil, 0, usageError{fmt.Errorf("--complete-only has no statements, and so no --sql and no --file")}
-	case file == "" && len(statements) == 0 && !completeOnly:
+	case completeOnly && fields["checkpoint"] != nil:
+		return nil, 0, usageError{fmt.Errorf("--complete-only completes the window, and --checkpoint leaves it open: say one of them")}
+	case file == "" && len(statements) == 0 && !completeOnly && fields["checkpoint"] == nil:
 		// Forgotten writes would be gone for good: a completed window never runs again.
-		return nil, 0, usageError{fmt.Errorf("nothing to commit: give statements by --sql TEXT, a whole request by --file PATH (--file - reads stdin), or --complete-only to complete the window without any")}
+		return nil, 0, usageError{fmt.Errorf("nothing to commit: give statements by --sql TEXT, a whole request by --file PATH (--file - reads stdin), --complete-only to complete the window without any, or --checkpoint JSON to say how far the work has come")}
 	}
 	if statements == nil {
 		statements = []statement{}
 	}
 	if file != "" {
-		if err := addFile(fields, file, stdin); err != nil {
+		if err := fields.add(file, stdin); err != nil {
 			return nil, 0, err
 		}
 	} else if fields["statements"], err = json.Marshal(statements); err != nil {
@@ -213,46 +200,4 @@ func commitRequest(args []string, stdin io.Reader) (body []byte, timeout time.Du
 	}
 	body, err = json.Marshal(fields)
 	return body, timeout, err
-}
-
-// utf refuses bytes that JSON cannot carry and would silently replace.
-func utf(v string) error {
-	if !utf8.ValidString(v) {
-		return fmt.Errorf("%q is not UTF-8; encode it, for example with base64 and decode() in SQL", v)
-	}
-	return nil
-}
-
-// addFile adds the request in file to the fields that flags gave.
-func addFile(fields map[string]json.RawMessage, file string, stdin io.Reader) error {
-	from := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return usageError{fmt.Errorf("--file: %w", err)}
-		}
-		defer f.Close()
-		from = f
-	}
-	b, err := io.ReadAll(io.LimitReader(from, maxFile+1))
-	if err != nil {
-		return fmt.Errorf("--file %s: %w", file, err)
-	}
-	if len(b) > maxFile {
-		return usageError{fmt.Errorf("--file %s: more than %d bytes", file, maxFile)}
-	}
-	var read map[string]json.RawMessage
-	if err := json.Unmarshal(b, &read); err != nil {
-		return usageError{fmt.Errorf("--file %s: not a JSON object like %s: %w", file, requestForm, err)}
-	}
-	if read == nil {
-		return usageError{fmt.Errorf("--file %s: null is not a JSON object like %s", file, requestForm)}
-	}
-	for name, value := range read {
-		if _, twice := fields[name]; twice {
-			return usageError{fmt.Errorf("--%s is also in --file %s: say it once", name, file)}
-		}
-		fields[name] = value
-	}
-	return nil
 }

@@ -58,6 +58,12 @@ func (fs flags) parse(args []string) ([]string, error) {
 	return nil, nil
 }
 
+// and gives the flags of both.
+func (fs flags) and(more flags) flags {
+	maps.Copy(fs, more)
+	return fs
+}
+
 // String lists the names.
 func (fs flags) String() string {
 	names := slices.Sorted(maps.Keys(fs))

@@ -31,6 +31,10 @@ const usage = `guard-exec runs a command when the guard of this pod says so, and
       waits for the verdict: 0 for run and skip, else the refusal's code
   guard-exec commit [options]
       commits business writes and the window in one transaction; see guard-exec commit --help
+  guard-exec copy --table T [options] < FILE
+      puts rows in CSV into a table and completes the window, in one transaction; see guard-exec copy --help
+  guard-exec checkpoint [get|put JSON]
+      how far the work has come, for jobs that commit in pieces; see guard-exec checkpoint --help
   guard-exec status
       prints the window as JSON
 
@@ -52,12 +56,16 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	switch name {
 	case "commit":
 		code, err = commit(ctx, rest, env, stdin, stdout)
+	case "copy":
+		code, err = copyRows(ctx, rest, env, stdin, stdout)
+	case "checkpoint":
+		code, err = checkpoint(ctx, rest, env, stdout)
 	case "status":
 		code, err = status(ctx, rest, env, stdout)
 	case "", "hook", "wait":
 		code, err = wrap(ctx, name, rest, env, stdout, stderr)
 	default:
-		err = usageError{fmt.Errorf("unknown command %q: known are hook, wait, commit and status; a command to run stands behind --", name)}
+		err = usageError{fmt.Errorf("unknown command %q: known are hook, wait, commit, copy, checkpoint and status; a command to run stands behind --", name)}
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "guard-exec: %v\n", err)

@@ -112,7 +112,11 @@ func readRequest(conn net.Conn) string {
 					length, _ = strconv.Atoi(v)
 				}
 			}
-			if len(body) >= length {
+			whole := len(body) >= length
+			if strings.Contains(head, "Transfer-Encoding: chunked") {
+				whole = strings.HasSuffix(body, "0\r\n\r\n")
+			}
+			if whole {
 				return strings.ReplaceAll(string(got), "\r\n", "\n")
 			}
 		}
