@@ -109,7 +109,7 @@ func (o *opened) loopback(store *guard.Store) map[string]string {
 
 // serve works until ctx ends and no wrapped process is connected.
 func (o *opened) serve(ctx context.Context) {
-	committer := commit.New(o.ledger, o.guard, o.log)
+	committer := commit.New(o.ledger, o.guard, o.log, commit.Lease(time.Duration(o.config.Lease)))
 	handler := localapi.Handler(localapi.Options{
 		Token: o.token, Window: o.window, Committer: committer,
 		Log: o.log.With(logs.Window(window.Window{JobName: o.config.JobName, Start: o.config.WindowStart})...),
@@ -125,6 +125,7 @@ func (o *opened) serve(ctx context.Context) {
 	<-done
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
 	defer cancel()
+	committer.Close(bye)
 	o.ledger.Close(bye)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,10 +40,24 @@ type Holder interface {
 
 // Answer is a commit that was made, now or before.
 type Answer struct {
-	Replayed   bool
-	Statements []Rows // not when replayed
-	Result     json.RawMessage
-	Processed  *int64
+	Replayed      bool
+	Completed     bool   // the window; false for a piece
+	Statements    []Rows // not when replayed
+	Result        json.RawMessage
+	Processed     *int64
+	CheckpointSeq int // of a piece
+}
+
+// Limits bound what is held open, in time.
+type Limits struct {
+	// Idle is how long an interactive transaction may be without a request, and how long a
+	// COPY may wait for its client. It is shorter than what begin gives the session, which
+	// is two thirds of the lease: who asks too late is told why.
+	Idle time.Duration
+	// Statement bounds one statement, or COPY, of an interactive transaction.
+	Statement time.Duration
+	// Transaction bounds a whole transaction up to COMMIT.
+	Transaction time.Duration
 }
 
 const (
@@ -52,6 +67,8 @@ const (
 	resolvePause = 200 * time.Millisecond
 	// closeWait bounds saying goodbye to Postgres.
 	closeWait = time.Second
+	// defaultLease is the lease when nobody says it.
+	defaultLease = 30 * time.Second
 )
 
 // Committer makes the commits of one pod, one at a time.
@@ -59,87 +76,76 @@ type Committer struct {
 	ledger Ledger
 	holder Holder
 	log    *zap.Logger
-	turn   chan struct{}
+	limits Limits
+	turn   chan struct{} // held by a commit, or by an interactive transaction as long as it is open
 
 	unknown *unknown // under turn
+	known   known    // under turn
+
+	mu    sync.Mutex
+	open  *session
+	ended []ended // the last ones, at most remembered
 
 	patience     time.Duration // resolveWait; less in tests
 	beforeCommit func()        // tests stop here
 }
 
-// unknown is a COMMIT whose outcome is still to be found out.
-type unknown struct {
-	attempt claim.Attempt
-	next    uuid.UUID
+// Option changes a new Committer.
+type Option func(*Committer)
+
+// Lease says how long the attempt's lease is; an interactive transaction may be idle for
+// half of it.
+func Lease(d time.Duration) Option { return func(c *Committer) { c.limits.Idle = d / 2 } }
+
+// Within sets other limits; those that are 0 stay as they are.
+func Within(l Limits) Option {
+	return func(c *Committer) {
+		for _, p := range []struct{ to, from *time.Duration }{
+			{&c.limits.Idle, &l.Idle}, {&c.limits.Statement, &l.Statement}, {&c.limits.Transaction, &l.Transaction},
+		} {
+			if *p.from > 0 {
+				*p.to = *p.from
+			}
+		}
+	}
 }
 
 // New makes a Committer.
-func New(l Ledger, h Holder, log *zap.Logger) *Committer {
-	c := &Committer{ledger: l, holder: h, log: log, turn: make(chan struct{}, 1), patience: resolveWait, beforeCommit: func() {}}
+func New(l Ledger, h Holder, log *zap.Logger, options ...Option) *Committer {
+	c := &Committer{
+		ledger: l, holder: h, log: log, turn: make(chan struct{}, 1), patience: resolveWait, beforeCommit: func() {},
+		limits: Limits{Idle: defaultLease / 2, Statement: time.Hour, Transaction: 6 * time.Hour},
+	}
 	c.turn <- struct{}{}
+	for _, o := range options {
+		o(c)
+	}
 	return c
 }
 
-// Commit runs the request's statements and completes the window, or answers as before
-// when the same request completed it already. Its errors are *Error. The end of ctx
-// gives the statements up, but never a COMMIT that was sent.
+// asked is the end of a transaction as it was asked for.
+type asked struct {
+	Closing
+	digest string
+}
+
+// Commit runs the request's statements and completes the window, or writes a checkpoint,
+// or answers as before when the same request did so already. Its errors are *Error. The
+// end of ctx gives the statements up, but never a COMMIT that was sent.
 func (c *Committer) Commit(ctx context.Context, r Request) (Answer, error) {
-	select {
-	case <-c.turn:
-	default:
-		return Answer{}, newError(InFlight, nil, "another commit of this pod is under way; wait for its answer")
+	want := asked{r.Closing, r.Digest()}
+	if err := c.enter(ctx); err != nil {
+		return Answer{}, err
 	}
-	defer func() { c.turn <- struct{}{} }()
-
-	if u := c.unknown; u != nil {
-		if err := c.settle(ctx, *u); !errors.Is(err, errCommitted) && !hasCode(err, NotCommitted) && !c.past(err, *u) {
-			return Answer{}, err
-		}
+	defer c.leave()
+	a, lost, err := c.attempt()
+	if err != nil {
+		return c.replay(ctx, a.Window, want, err)
 	}
-	a, lost, held, pending := c.holder.Held()
-	switch {
-	case held:
-	case pending:
-		return c.replay(ctx, a.Window, r, newError(Unavailable, nil, "the guard is asking the ledger whether this pod holds window %s; nothing is committed, ask again", a.Window))
-	default:
-		return c.replay(ctx, a.Window, r, newError(NoAttempt, nil, "this pod holds no attempt at window %s now; nothing is committed", a.Window))
-	}
-	answer, err := c.attempt(ctx, a, lost, r)
-	switch e := (*Error)(nil); {
-	case err == nil:
-		c.committed(ctx, a.ExecutionID)
-		return answer, nil
-	case errors.Is(err, errUnknown):
-		c.log.Warn("the outcome of COMMIT is not known and is being resolved", zap.Error(ledger.Translate(err)))
-		if err := c.resolve(ctx, a); !errors.Is(err, errCommitted) {
-			return Answer{}, err
-		}
-		return answer, nil
-	case errors.As(err, &e) && e.Code == OtherRequest:
-		// Perhaps by this very attempt, and the guard does not know: it was killed at COMMIT,
-		// or the worker has used a driver of its own.
-		if err := c.resolve(ctx, a); !errors.Is(err, errCommitted) && !hasCode(err, FenceLost) {
-			return Answer{}, err
-		}
-		return c.replay(ctx, a.Window, r, e)
-	case errors.As(err, &e) && (e.Code == FenceLost || e.Code == Closed):
-		c.fenced(ctx, a.ExecutionID)
-	}
-	return Answer{}, err
-}
-
-// past says whether the unknown COMMIT belonged to an attempt that has lost the window
-// and that another one of this pod has followed.
-func (c *Committer) past(err error, u unknown) bool {
-	a, _, held, _ := c.holder.Held()
-	return hasCode(err, FenceLost) && held && a.ExecutionID != u.attempt.ExecutionID
-}
-
-// attempt makes one transaction on a connection of its own: what a worker's statements
-// leave in a session is gone with it.
-func (c *Committer) attempt(ctx context.Context, a claim.Attempt, lost <-chan struct{}, r Request) (Answer, error) {
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	run, stop := context.WithTimeoutCause(run, c.limits.Transaction, tooLong(c.limits.Transaction))
+	defer stop()
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
@@ -149,105 +155,179 @@ func (c *Committer) attempt(ctx context.Context, a claim.Attempt, lost <-chan st
 		case <-done:
 		}
 	}()
-
-	conn, err := c.ledger.Connect(run)
-	if err != nil {
-		if e := ofLedger(err); e != nil {
-			return Answer{}, e
-		}
-		return Answer{}, newError(Unavailable, err, "no connection to the ledger, nothing is committed; ask again: %s", err)
+	if answer, replayed, err := c.piece(ctx, a, want); err != nil || replayed {
+		return answer, err
 	}
-	defer func() {
-		// Closing ends the transaction on the server, whatever state it is in.
-		bye, stop := context.WithTimeout(context.WithoutCancel(ctx), closeWait)
-		defer stop()
-		_ = conn.Close(bye)
-	}()
-	did, err := transaction(run, conn, a, r)
+	answer, err := c.once(run, a, r, want)
+	return c.judge(ctx, a, want, answer, err)
+}
+
+func tooLong(limit time.Duration) *Error {
+	return newError(TooLong, nil, "the transaction took longer than the %s that one may; nothing is committed; do the work in pieces", limit)
+}
+
+// enter takes the turn, after what an earlier COMMIT left open was found out. leave gives
+// it back.
+func (c *Committer) enter(ctx context.Context) error {
+	select {
+	case <-c.turn:
+	default:
+		return c.busy()
+	}
+	if u := c.unknown; u != nil {
+		if err := c.settle(ctx, *u); c.unknown != nil || hasCode(err, FenceLost) && !c.past(*u) {
+			c.leave()
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Committer) leave() { c.turn <- struct{}{} }
+
+func (c *Committer) busy() *Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open != nil {
+		return newError(InFlight, nil, "transaction %s of this pod is open; commit it, or DELETE /v1/tx/%s", c.open.id, c.open.id)
+	}
+	return newError(InFlight, nil, "another commit of this pod is under way; wait for its answer")
+}
+
+// attempt gives the attempt that may commit; without one the window is given, and an
+// *Error.
+func (c *Committer) attempt() (a claim.Attempt, lost <-chan struct{}, err error) {
+	a, lost, held, pending := c.holder.Held()
+	switch {
+	case held:
+		return a, lost, nil
+	case pending:
+		return a, nil, newError(Unavailable, nil, "the guard is asking the ledger whether this pod holds window %s; nothing is committed, ask again", a.Window)
+	}
+	return a, nil, newError(NoAttempt, nil, "this pod holds no attempt at window %s now; nothing is committed", a.Window)
+}
+
+// once makes one transaction on a connection of its own: what a worker's statements
+// leave in a session is gone with it.
+func (c *Committer) once(run context.Context, a claim.Attempt, r Request, want asked) (Answer, error) {
+	conn, err := c.connect(run)
 	if err != nil {
 		return Answer{}, err
 	}
-	c.beforeCommit()
-	answer := Answer{Statements: did, Result: r.Result, Processed: r.Processed}
-	if run.Err() != nil {
-		return Answer{}, newError(Unavailable, run.Err(), "given up before COMMIT: %s; nothing is committed", context.Cause(run))
+	defer bye(conn)
+	end, err := c.end(run, a, want)
+	if err != nil {
+		return Answer{}, err
 	}
-	return answer, commit(ctx, conn)
+	b := batch{head: opening(a, c.limits.Transaction), statements: r.Statements, tail: []call{end}}
+	did, err := b.send(run, conn)
+	if err != nil {
+		return Answer{}, err
+	}
+	answer := c.answer(want)
+	answer.Statements = did
+	return answer, c.commit(run, conn)
 }
 
-// resolve asks what became of a COMMIT of a; see settle.
-func (c *Committer) resolve(ctx context.Context, a claim.Attempt) error {
-	c.unknown = &unknown{attempt: a, next: uuid.New()}
-	return c.settle(ctx, *c.unknown)
+// end is the call that ends a transaction of the attempt: the completion, or the checkpoint.
+func (c *Committer) end(ctx context.Context, a claim.Attempt, want asked) (call, error) {
+	if want.piece() {
+		from, err := c.from(ctx, a, want)
+		return call{ledger.CheckpointSQL, ledger.CheckpointArgs(a, from, want.Checkpoint, want.digest)}, err
+	}
+	done := claim.Completion{PayloadDigest: want.PayloadDigest(), RequestDigest: want.digest, Processed: want.Processed}
+	if !isNull(want.Result) {
+		done.Result = want.Result
+	}
+	return call{ledger.CompleteSQL, ledger.CompleteArgs(a, done)}, nil
 }
 
-// errCommitted: the resolve found the commit.
-var errCommitted = errors.New("committed")
-
-// settle resolves by fencing, within resolveWait. It gives errCommitted or an *Error.
-func (c *Committer) settle(ctx context.Context, u unknown) error {
-	// The client's patience does not matter: whoever asks next needs the answer too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.patience)
-	defer cancel()
-	// Saved first: should the guard die now, its successor knows both ids.
-	if err := c.holder.Replacing(ctx, u.attempt.ExecutionID, u.next); err != nil {
-		return newError(UnknownResult, err, "it is not known yet whether the commit was made; ask again with the same request, it is not run twice")
+// answer is that of a request which has just been committed.
+func (c *Committer) answer(want asked) Answer {
+	if want.piece() {
+		return Answer{CheckpointSeq: c.next(want)}
 	}
-	for {
-		r, err := c.ledger.Resolve(ctx, u.attempt, u.next)
-		switch {
-		case err != nil:
-			c.log.Warn("resolving a commit failed", zap.Error(err))
-		case r == claim.ResolvedCommitted:
-			c.unknown = nil
-			c.committed(ctx, u.attempt.ExecutionID)
-			return errCommitted
-		case r == claim.ResolvedNotCommitted:
-			c.unknown = nil
-			c.note("replaced", c.holder.Replaced(context.WithoutCancel(ctx), u.attempt.ExecutionID, u.next))
-			return newError(NotCommitted, nil, "the connection was lost and nothing is committed; send the same request again")
-		case r == claim.ResolvedLost:
-			c.unknown = nil
-			c.fenced(ctx, u.attempt.ExecutionID)
-			return newError(FenceLost, nil, "this attempt no longer holds the window; the worker should stop")
-		}
-		select {
-		case <-ctx.Done():
-			return newError(UnknownResult, err, "it is not known yet whether the commit was made; ask again with the same request, it is not run twice")
-		case <-time.After(resolvePause):
-		}
-	}
+	return Answer{Completed: true, Result: want.Result, Processed: want.Processed}
 }
 
-// replay answers from the completed window, or with otherwise when it is not completed.
-func (c *Committer) replay(ctx context.Context, w window.Window, r Request, otherwise *Error) (Answer, error) {
-	s, err := c.ledger.Stored(ctx, w)
+// connect opens a connection for a business transaction.
+func (c *Committer) connect(ctx context.Context) (*ledger.Conn, error) {
+	conn, err := c.ledger.Connect(ctx)
 	switch {
-	case err != nil && otherwise.Code != OtherRequest:
-		return Answer{}, otherwise
-	case err != nil:
-		return Answer{}, newError(Unavailable, err, "the window is completed, but how cannot be read now; ask again: %s", err)
-	case s.Status != claim.Completed:
-		return Answer{}, otherwise
-	case s.RequestDigest == r.Digest():
-		// Resolve makes it safe first: the commit may be one that no standby has yet.
-		old := claim.Attempt{Window: w, ExecutionID: s.ExecutionID}
-		if found, err := c.ledger.Resolve(ctx, old, uuid.New()); err != nil || found != claim.ResolvedCommitted {
-			return Answer{}, newError(Unavailable, err, "the window is completed by this request, but whether a failover could lose it is not known yet; ask again")
-		}
-		return Answer{Replayed: true, Result: s.Result, Processed: s.Processed}, nil
-	case s.PayloadDigest != r.PayloadDigest():
-		return Answer{}, newError(OtherPayload, nil, "window %s was completed with payload %s, this request has %s",
-			w, orNone(s.PayloadDigest), orNone(r.PayloadDigest()))
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, gaveUp(ctx)
 	}
-	return Answer{}, newError(OtherRequest, nil, "window %s was completed by another request (%s, this one is %s)", w, orNone(s.RequestDigest), r.Digest())
+	if e := ofLedger(err); e != nil {
+		return nil, e
+	}
+	return nil, newError(Unavailable, err, "no connection to the ledger, nothing is committed; ask again: %s", err)
 }
 
-func orNone(digest string) string {
-	if digest == "" {
-		return "none"
+// bye closes the connection, which ends its transaction on the server, whatever state it
+// is in.
+func bye(conn *ledger.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// commit sends COMMIT unless run has ended; see the function.
+func (c *Committer) commit(run context.Context, conn *ledger.Conn) error {
+	c.beforeCommit()
+	if run.Err() != nil {
+		return gaveUp(run)
 	}
-	return digest
+	return commit(run, conn)
+}
+
+// judge finds out what a transaction of a has come to, and tells the guard.
+func (c *Committer) judge(ctx context.Context, a claim.Attempt, want asked, answer Answer, err error) (Answer, error) {
+	switch {
+	case err == nil && want.piece():
+		c.known = known{a.ExecutionID, answer.CheckpointSeq, want.digest}
+		return answer, nil
+	case err == nil:
+		c.committed(ctx, a.ExecutionID)
+		return answer, nil
+	case errors.Is(err, errUnknown):
+		c.log.Warn("the outcome of COMMIT is not known and is being resolved", zap.Error(ledger.Translate(err)))
+		if err := c.resolve(ctx, a, want); !errors.Is(err, errCommitted) {
+			return Answer{}, err
+		}
+		return answer, nil
+	}
+	err = c.failed(ctx, a, err)
+	switch e, _ := errors.AsType[*Error](err); {
+	case e == nil:
+	case e.Code == OtherRequest:
+		return c.replay(ctx, a.Window, want, e)
+	case e.Code == Conflict:
+		return c.conflict(ctx, a, want, e)
+	}
+	return Answer{}, err
+}
+
+// failed tells the guard what it must know of an error, and gives the error.
+func (c *Committer) failed(ctx context.Context, a claim.Attempt, err error) error {
+	switch {
+	case hasCode(err, OtherPayload):
+		// Than the one that it was claimed or completed with.
+		if s, serr := c.ledger.Stored(ctx, a.Window); serr == nil && s.Status != claim.Completed {
+			return err
+		}
+		fallthrough
+	case hasCode(err, OtherRequest):
+		// Perhaps by this very attempt, and the guard does not know: it was killed at COMMIT,
+		// or the worker has used a driver of its own.
+		if err := c.resolve(ctx, a, asked{}); !errors.Is(err, errCommitted) && !hasCode(err, FenceLost) {
+			return err
+		}
+	case hasCode(err, FenceLost), hasCode(err, Closed):
+		c.fenced(ctx, a.ExecutionID)
+	}
+	return err
 }
 
 // committed and fenced tell the guard, whatever has become of the client.
@@ -265,9 +345,4 @@ func (c *Committer) note(what string, err error) {
 	if err != nil {
 		c.log.Warn(fmt.Sprintf("the guard could not be told: %s", what), zap.Error(err))
 	}
-}
-
-func hasCode(err error, code Code) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && e.Code == code
 }

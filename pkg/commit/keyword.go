@@ -11,10 +11,10 @@ import (
 // looked at. CALL and DO are no way around: in a transaction block their COMMIT is an error.
 var endings = []string{"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE", "PREPARE"}
 
-// control refuses a statement that would end the transaction.
-func (s Statement) control(index int) error {
+// control refuses a statement that would end the transaction; see Error.of.
+func (s Statement) control() *Error {
 	if word := keyword(s.SQL); slices.Contains(endings, word) {
-		return newError(Forbidden, nil, "statements[%d] begins with %s; the endpoint owns the transaction, leave it out; nothing is committed", index, word).at(index)
+		return newError(Forbidden, nil, " begins with %s; the endpoint owns the transaction, leave it out; nothing is committed", word)
 	}
 	return nil
 }

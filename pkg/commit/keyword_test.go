@@ -67,7 +67,7 @@ func TestKeywordAgreesWithPostgres(t *testing.T) {
 			continue
 		}
 		met++
-		if (Statement{SQL: sql}).control(0) == nil {
+		if (Statement{SQL: sql}).control() == nil {
 			t.Errorf("%q is %s for Postgres and %q for us", sql, got.CommandTag, keyword(sql))
 		}
 	}

@@ -15,8 +15,14 @@ import (
 // Request is what a worker asks to be committed.
 type Request struct {
 	// Statements run in order, in one transaction. None is allowed: then only the window
-	// is completed.
+	// is completed, or the checkpoint written.
 	Statements []Statement `json:"statements,omitempty"`
+	Closing
+}
+
+// Closing is how a transaction ends: with the completion of the window, or with a
+// checkpoint, as one piece of a longer work.
+type Closing struct {
 	// Payload is what the window was about; its digest is kept, and the same window with
 	// another payload is refused.
 	Payload json.RawMessage `json:"payload,omitempty"`
@@ -24,8 +30,13 @@ type Request struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	// Processed is how many things were done, for people.
 	Processed *int64 `json:"processed,omitempty"`
-	// Complete must be true when given: a commit completes the window.
+	// Complete is false for a piece; it then has a Checkpoint and nothing of the above.
 	Complete *bool `json:"complete,omitempty"`
+	// Checkpoint is how far the work has come with this piece: any JSON but null.
+	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
+	// CheckpointSeq, when given, is the sequence that this piece goes on from; when another
+	// one is stored, nothing is committed. 0: there must be none yet.
+	CheckpointSeq *int `json:"checkpoint_seq,omitempty"`
 }
 
 // Statement is one statement of a request.
@@ -43,34 +54,89 @@ const (
 	// maxStatements and maxArgs bound a request; Postgres takes 65535 arguments.
 	maxStatements = 10000
 	maxArgs       = 65535
+	// maxCheckpoint bounds a checkpoint in bytes, as the ledger does.
+	maxCheckpoint = 1 << 20
 )
 
 // Parse reads a request. Its errors are *Error with the code Invalid, or Forbidden for a
 // statement that would end the transaction, and name the field, or the statement by its index.
-func Parse(body []byte) (Request, error) {
-	var r Request
-	if !utf8.Valid(body) {
-		return r, invalid("the body is not UTF-8")
+func Parse(body []byte) (r Request, err error) {
+	if err := parse(body, "a commit request", "; to complete the window without statements send {}", &r); err != nil {
+		return r, err
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		return r, invalid("the body is not a commit request: %s", explain(err))
+	if len(r.Statements) > maxStatements {
+		return r, invalid("statements has %d elements, at most %d are accepted; send them in pieces, or POST /v1/tx", len(r.Statements), maxStatements)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return r, invalid("the body has more than one JSON value")
+	for i, s := range r.Statements {
+		err := s.validate()
+		if err == nil {
+			err = s.control()
+		}
+		if err != nil {
+			return r, err.of(fmt.Sprintf("statements[%d]", i)).at(i)
+		}
 	}
-	if isNull(body) {
-		// To complete a window is said on purpose; null may be a variable that was not set.
-		return r, invalid("the body is null; to complete the window without statements send {}")
-	}
-	return r, r.validate()
+	return r, r.Closing.validate()
 }
 
-// explain names field and value of a decoding error.
+// ParseStatement reads one statement of an interactive transaction. One that would end it
+// is refused by Query, and so ends it indeed, with nothing committed.
+func ParseStatement(body []byte) (s Statement, err error) {
+	if err := parse(body, "a statement", "", &s); err != nil {
+		return s, err
+	}
+	if err := s.validate(); err != nil {
+		return s, err.of("")
+	}
+	return s, nil
+}
+
+// ParseClosing reads how an interactive transaction ends.
+func ParseClosing(body []byte) (c Closing, err error) {
+	if err := parse(body, "the end of a transaction", "; to complete the window send {}", &c); err != nil {
+		return c, err
+	}
+	return c, c.validate()
+}
+
+// ParseCheckpoint reads a checkpoint, {"data":…,"seq":…}, as a piece without statements.
+func ParseCheckpoint(body []byte) (Request, error) {
+	var p struct {
+		Data json.RawMessage `json:"data"`
+		Seq  *int            `json:"seq"`
+	}
+	if err := parse(body, "a checkpoint", `; send {"data":…}`, &p); err != nil {
+		return Request{}, err
+	}
+	if isNull(p.Data) {
+		return Request{}, invalid("data is missing or null; it is how far the work has come, any other JSON")
+	}
+	no := false
+	r := Request{Closing: Closing{Complete: &no, Checkpoint: p.Data, CheckpointSeq: p.Seq}}
+	return r, r.Closing.validate()
+}
+
+// parse reads a body into to, which becomes what.
+func parse(body []byte, what, instead string, to any) error {
+	if !utf8.Valid(body) {
+		return invalid("the body is not UTF-8")
+	}
+	switch err := decode(body, to); {
+	case errors.Is(err, errMore):
+		return invalid("the body has more than one JSON value")
+	case err != nil:
+		return invalid("the body is not %s: %s", what, explain(err))
+	case isNull(body):
+		// To complete a window is said on purpose; null may be a variable that was not set.
+		return invalid("the body is null%s", instead)
+	}
+	return nil
+}
+
+// explain names field and kind of value of a decoding error.
 func explain(err error) string {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Sprintf("field %q must be %s, not %s", t.Field, t.Type, t.Value)
+		return fmt.Sprintf("field %q must be %s, not %s", t.Field, t.Type, strings.Fields(t.Value + " ?")[0])
 	}
 	if errors.Is(err, io.EOF) {
 		return "it is empty"
@@ -78,96 +144,85 @@ func explain(err error) string {
 	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
-func (r Request) validate() error {
+// validate gives an error whose message goes on from the name of the statement.
+func (s Statement) validate() *Error {
 	switch {
-	case len(r.Statements) > maxStatements:
-		return invalid("statements has %d elements, at most %d are accepted", len(r.Statements), maxStatements)
-	case r.Complete != nil && !*r.Complete:
-		return invalid("complete is false; a commit completes the window, so leave it out or say true")
-	case r.Processed != nil && *r.Processed < 0:
-		return invalid("processed is %d, it must not be negative", *r.Processed)
+	case strings.TrimSpace(s.SQL) == "":
+		return invalid(".sql is empty")
+	case strings.ContainsRune(s.SQL, 0):
+		return invalid(".sql has a NUL character, which Postgres does not take")
+	case len(s.Args) > maxArgs:
+		return invalid(".args has %d elements, Postgres takes %d", len(s.Args), maxArgs)
+	case s.ExpectRows != nil && *s.ExpectRows < 0:
+		return invalid(".expect_rows is %d, it must not be negative", *s.ExpectRows)
 	}
-	for i, s := range r.Statements {
-		switch {
-		case strings.TrimSpace(s.SQL) == "":
-			return invalid("statements[%d].sql is empty", i).at(i)
-		case strings.ContainsRune(s.SQL, 0):
-			return invalid("statements[%d].sql has a NUL character, which Postgres does not take", i).at(i)
-		case len(s.Args) > maxArgs:
-			return invalid("statements[%d].args has %d elements, Postgres takes %d", i, len(s.Args), maxArgs).at(i)
-		case s.ExpectRows != nil && *s.ExpectRows < 0:
-			return invalid("statements[%d].expect_rows is %d, it must not be negative", i, *s.ExpectRows).at(i)
-		}
-		if err := s.control(i); err != nil {
-			return err
-		}
-		if _, err := s.arguments(i); err != nil {
-			return err
-		}
+	if _, err := s.parameters(); err != nil {
+		return invalid(".%s", err)
 	}
 	return nil
 }
 
-// arguments gives the text of each argument, nil for NULL.
-func (s Statement) arguments(index int) ([][]byte, error) {
-	args := make([][]byte, len(s.Args))
-	for i, raw := range s.Args {
-		text, err := argument(raw)
-		if err != nil {
-			return nil, invalid("statements[%d].args[%d]: %s", index, i, err).at(index)
-		}
-		args[i] = text
+func (c Closing) validate() error {
+	if c.Processed != nil && *c.Processed < 0 {
+		return invalid("processed is %d, it must not be negative", *c.Processed)
 	}
-	return args, nil
+	if !c.piece() {
+		switch {
+		case !isNull(c.Checkpoint):
+			return invalid("checkpoint is given, but the window is completed and nothing goes on from it; say complete: false, or leave checkpoint out")
+		case c.CheckpointSeq != nil:
+			return invalid("checkpoint_seq is given without a piece; say complete: false with a checkpoint, or leave it out")
+		}
+		return nil
+	}
+	switch {
+	case isNull(c.Checkpoint):
+		return invalid("complete is false, but checkpoint is missing or null; say how far the work has come, so that the next attempt goes on from there")
+	case len(c.Checkpoint) > maxCheckpoint:
+		return invalid("checkpoint has %d bytes, at most %d are kept; keep large things in a table of your own", len(c.Checkpoint), maxCheckpoint)
+	case c.CheckpointSeq != nil && (*c.CheckpointSeq < 0 || *c.CheckpointSeq > maxSeq):
+		return invalid("checkpoint_seq is %d; it must be the sequence of the stored checkpoint, 0 when there is none", *c.CheckpointSeq)
+	case !isNull(c.Payload), !isNull(c.Result), c.Processed != nil:
+		return invalid("payload, result and processed belong to the completion; with complete: false put what is to be kept into checkpoint")
+	}
+	return nil
 }
 
-// errNUL: Postgres has no text with that character.
-var errNUL = errors.New("has a NUL character, which Postgres does not take")
+// maxSeq keeps the next sequence within Postgres' int.
+const maxSeq = 1<<31 - 2
 
-func argument(raw json.RawMessage) ([]byte, error) {
-	raw = bytes.TrimSpace(raw)
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	switch raw[0] {
-	case '"':
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return nil, err
-		}
-		if strings.ContainsRune(s, 0) {
-			return nil, errNUL
-		}
-		return []byte(s), nil
-	case '{', '[':
-		var b bytes.Buffer
-		if err := json.Compact(&b, raw); err != nil {
-			return nil, err
-		}
-		return b.Bytes(), nil
-	default: // number, true, false
-		return raw, nil
-	}
-}
+// piece says whether the window goes on after this transaction.
+func (c Closing) piece() bool { return c.Complete != nil && !*c.Complete }
 
 // Digest names the request: equal for two requests that mean the same, whatever their
 // white space, order of keys and escapes.
 func (r Request) Digest() string {
-	r.Complete = nil // says nothing
+	r.Closing = r.Closing.plain()
 	return digest(r)
 }
 
-// PayloadDigest names the payload, "" when there is none.
-func (r Request) PayloadDigest() string {
-	if isNull(r.Payload) {
-		return ""
-	}
-	return digest(r.Payload)
+// digestIn names the closing of the interactive transaction id.
+func (c Closing) digestIn(id string) string {
+	return digest(struct {
+		ID string `json:"tx"`
+		Closing
+	}{id, c.plain()})
 }
 
-func isNull(raw json.RawMessage) bool {
-	raw = bytes.TrimSpace(raw)
-	return len(raw) == 0 || string(raw) == "null"
+// plain leaves out what says nothing.
+func (c Closing) plain() Closing {
+	if !c.piece() {
+		c.Complete = nil
+	}
+	return c
+}
+
+// PayloadDigest names the payload, "" when there is none.
+func (c Closing) PayloadDigest() string {
+	if isNull(c.Payload) {
+		return ""
+	}
+	return digest(c.Payload)
 }
 
 // digest is the SHA-256 of the canonical JSON of v.

@@ -3,7 +3,9 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,46 +47,76 @@ var forbidden = []string{
 	"LISTEN", "UNLISTEN", "LOAD",
 }
 
-// preamble is how many results come before those of the statements: BEGIN and begin.
-const preamble = 2
+// call is a statement of ours with arguments in text form.
+type call struct {
+	sql  string
+	args [][]byte
+}
 
-// transaction runs the request up to COMMIT and gives what its statements did. After an
-// error nothing of it remains.
-func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Request) ([]Rows, error) {
-	var b pgconn.Batch
-	b.ExecParams(ledger.Isolation, nil, nil, nil, nil)
-	b.ExecParams(ledger.BeginSQL, ledger.BeginArgs(a), nil, nil, nil)
-	for i, s := range r.Statements {
-		if err := s.control(i); err != nil {
-			return nil, err
+// boundSQL gives statements the longest time they may take, unless the session has a
+// shorter one. A COPY whose guard is frozen is not idle, so nothing else would end it.
+const boundSQL = `SELECT pg_catalog.set_config('statement_timeout', $1, true)
+WHERE current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND ($1 || ' ms')::interval`
+
+// opening begins a transaction of the attempt.
+func opening(a claim.Attempt, longest time.Duration) []call {
+	return []call{
+		{ledger.Isolation, nil},
+		{boundSQL, [][]byte{strconv.AppendInt(nil, longest.Milliseconds(), 10)}},
+		{ledger.BeginSQL, ledger.BeginArgs(a)},
+	}
+}
+
+// nothing comes behind a statement that is sent alone: COPY FROM STDIN takes the end of a
+// batch for rows to come, and waits, but not another command.
+var nothing = call{sql: "SELECT"}
+
+// batch is what is sent in one round trip. After an error nothing of the transaction
+// remains, once its connection is closed.
+type batch struct {
+	head       []call // opening, or nothing
+	statements []Statement
+	tail       []call // the completion or the checkpoint, or nothing
+	alone      bool   // the one statement is told without an index
+}
+
+// send sends the batch and gives what its statements did.
+func (b batch) send(ctx context.Context, conn *ledger.Conn) ([]Rows, error) {
+	var p pgconn.Batch
+	for _, c := range b.head {
+		p.ExecParams(c.sql, c.args, nil, nil, nil)
+	}
+	for i, s := range b.statements {
+		args, err := s.parameters()
+		if e := s.control(); e != nil {
+			return nil, b.about(i, e)
 		}
-		args, err := s.arguments(i)
 		if err != nil {
-			return nil, err
+			return nil, b.about(i, invalid(".%s", err))
 		}
-		b.ExecParams(s.SQL, args, nil, nil, nil)
+		p.ExecParams(s.SQL, args.values, args.types, nil, nil)
 	}
-	c := claim.Completion{PayloadDigest: r.PayloadDigest(), RequestDigest: r.Digest(), Processed: r.Processed}
-	if !isNull(r.Result) {
-		c.Result = r.Result
+	for _, c := range b.tail {
+		p.ExecParams(c.sql, c.args, nil, nil, nil)
 	}
-	b.ExecParams(ledger.CompleteSQL, ledger.CompleteArgs(a, c), nil, nil, nil)
 
 	conn.Frontend().SetMaxBodyLen(maxMessage)
-	m := conn.ExecBatch(ctx, &b)
-	did := make([]Rows, 0, len(r.Statements))
-	var refused error // by us; Postgres may still have a word
+	m := conn.ExecBatch(ctx, &p)
+	did := make([]Rows, 0, len(b.statements))
+	var refused *Error // by us; Postgres may still have a word
 	left := maxReturned
 	n := 0
 	for ; m.NextResult(); n++ {
-		index := n - preamble
-		mine := index >= 0 && index < len(r.Statements)
-		rows, err := read(m.ResultReader(), mine && r.Statements[index].Returning, &left)
-		if mine && err == nil && refused == nil {
-			refused = check(index, r.Statements[index], rows)
-		}
-		if errors.Is(err, errTooMuch) && refused == nil {
-			refused = newError(TooLarge, err, "the rows of the statements take more than %d bytes; ask for less", maxReturned).at(index)
+		i := n - len(b.head)
+		mine := i >= 0 && i < len(b.statements)
+		rows, err := read(m.ResultReader(), mine && b.statements[i].Returning, &left)
+		if refused == nil && mine {
+			switch {
+			case errors.Is(err, errTooMuch):
+				refused = b.about(i, newError(TooLarge, err, ": the rows to return take more than %d bytes; ask for less", maxReturned))
+			case err == nil:
+				refused = b.about(i, b.statements[i].check(rows))
+			}
 		}
 		if mine {
 			did = append(did, rows)
@@ -94,25 +126,64 @@ func transaction(ctx context.Context, conn *ledger.Conn, a claim.Attempt, r Requ
 		}
 	}
 	if err := m.Close(); err != nil {
-		if _, huge := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err); huge {
-			return nil, newError(TooLarge, err, "a row of statements[%d] takes more than %d bytes; nothing is committed", n-preamble, maxMessage).at(n - preamble)
-		}
-		if ctx.Err() != nil {
-			return nil, newError(Unavailable, err, "given up before COMMIT: %s; nothing is committed", context.Cause(ctx))
-		}
-		e := explainFailure(err, n-preamble, len(r.Statements))
-		if e.Code == Forbidden && hasCode(refused, Forbidden) {
-			return nil, refused // complete missed what a ROLLBACK took, and this knows which one
+		e := b.explain(ctx, err, n-len(b.head))
+		if e.Code == Forbidden && refused != nil && refused.Code == Forbidden {
+			return nil, refused // the tail missed what a ROLLBACK took, and this knows which one
 		}
 		return nil, e
 	}
 	if refused != nil {
 		return nil, refused
 	}
-	if n != preamble+len(r.Statements)+1 || conn.TxStatus() != 'T' {
-		return nil, newError(Forbidden, nil, "a statement ended the transaction; leave BEGIN, COMMIT and ROLLBACK out")
+	if n != len(b.head)+len(b.statements)+len(b.tail) || conn.TxStatus() != 'T' {
+		return nil, newError(Forbidden, nil, "a statement ended the transaction; leave BEGIN, COMMIT and ROLLBACK out; nothing is committed")
 	}
 	return did, nil
+}
+
+// about names the statement that an error is about; nil stays nil.
+func (b batch) about(i int, e *Error) *Error {
+	switch {
+	case e == nil:
+		return nil
+	case b.alone:
+		return e.of("")
+	}
+	return e.of(fmt.Sprintf("statements[%d]", i)).at(i)
+}
+
+// explain tells an error of the ledger from one of the worker's statements. i counts
+// statements; below 0 it came before them, above them after.
+func (b batch) explain(ctx context.Context, err error, i int) *Error {
+	mine := i >= 0 && i < len(b.statements)
+	if _, huge := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err); huge && mine {
+		return b.about(i, newError(TooLarge, err, ": a row takes more than %d bytes; nothing is committed", maxMessage))
+	}
+	if ctx.Err() != nil {
+		return gaveUp(ctx)
+	}
+	if mine {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "08P01" && keyword(b.statements[i].SQL) == "COPY" {
+			return b.about(i, newError(Failed, err, ": COPY gets no rows here; send them to POST /v1/tx/{id}/copy; nothing is committed").state(pg))
+		}
+		return b.about(i, ofStatement(err))
+	}
+	err = ledger.Translate(err)
+	if e := ofLedger(err); e != nil {
+		return e
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return newError(Invalid, err, "the ledger refused the completion: %s", pg.Message).state(pg)
+	}
+	return newError(Unavailable, err, "the connection broke before COMMIT was sent: nothing is committed; ask again")
+}
+
+// gaveUp says why a context that has ended did; the cause may be an *Error itself.
+func gaveUp(ctx context.Context) *Error {
+	if e, ok := errors.AsType[*Error](context.Cause(ctx)); ok {
+		return e
+	}
+	return newError(Unavailable, ctx.Err(), "given up before COMMIT: %s; nothing is committed", context.Cause(ctx))
 }
 
 // errTooMuch: more rows were asked for than an answer holds.
@@ -148,82 +219,21 @@ func read(rr *pgconn.ResultReader, wanted bool, left *int) (Rows, error) {
 	}
 	tag, err := rr.Close()
 	r.Tag, r.RowsAffected = tag.String(), tag.RowsAffected()
-	if err != nil {
-		return r, err
+	if err == nil {
+		err = full
 	}
-	return r, full
+	return r, err
 }
 
-// check judges what a statement did.
-func check(index int, s Statement, did Rows) error {
+// check judges what a statement did, nil when it may be kept; see Error.of.
+func (s Statement) check(did Rows) *Error {
 	if slices.Contains(forbidden, did.Tag) {
-		return newError(Forbidden, nil, "statements[%d] is %s; the endpoint owns the transaction and its settings", index, did.Tag).at(index)
+		return newError(Forbidden, nil, " is %s, which a commit request may not contain; the endpoint owns the transaction and its settings; nothing is committed", did.Tag)
 	}
 	if s.ExpectRows != nil && did.RowsAffected != *s.ExpectRows {
-		return newError(Unexpected, nil, "statements[%d] was expected to affect %d rows and affected %d; nothing is committed",
-			index, *s.ExpectRows, did.RowsAffected).at(index)
+		return newError(Unexpected, nil, " was expected to affect %d rows and affected %d; nothing is committed", *s.ExpectRows, did.RowsAffected)
 	}
 	return nil
-}
-
-// explainFailure tells an error of the ledger from one of the worker's statements.
-// index counts statements; below 0 it was BEGIN or begin, above them complete.
-func explainFailure(err error, index, statements int) *Error {
-	err = ledger.Translate(err)
-	pg, answered := errors.AsType[*pgconn.PgError](err)
-	ours := index < 0 || index >= statements
-	switch {
-	case !answered:
-		return newError(Unavailable, err, "the connection broke before COMMIT was sent: nothing is committed; ask again")
-	case ours:
-		if e := ofLedger(err); e != nil {
-			return e
-		}
-		return newError(Invalid, err, "the ledger refused the completion: %s", pg.Message).state(pg)
-	case errors.Is(err, ledger.ErrNotBegun):
-		return newError(Forbidden, err, "statements[%d] fires the commit barrier early (SET CONSTRAINTS ALL IMMEDIATE) or calls the ledger itself; leave it out; nothing is committed", index).at(index).state(pg)
-	case temporary(pg):
-		return newError(Unavailable, err, "statements[%d]: %s; nothing is committed, ask again", index, pg.Message).at(index).state(pg)
-	default:
-		return newError(Failed, err, "statements[%d]: %s", index, pg.Message).at(index).state(pg)
-	}
-}
-
-// ofLedger maps the ledger's own refusals.
-func ofLedger(err error) *Error {
-	switch {
-	case errors.Is(err, ledger.ErrFenced):
-		return newError(FenceLost, err, "this attempt no longer holds the window; the worker should stop")
-	case errors.Is(err, ledger.ErrCompleted), errors.Is(err, ledger.ErrPayload):
-		return newError(OtherRequest, err, "the window is completed already")
-	case errors.Is(err, ledger.ErrClosed):
-		return newError(Closed, err, "the window is closed; the worker should stop")
-	case errors.Is(err, ledger.ErrNotBegun):
-		return newError(Forbidden, err, "a statement ended or emptied the transaction (COMMIT, ROLLBACK, SET CONSTRAINTS ALL IMMEDIATE); nothing is committed")
-	case errors.Is(err, ledger.ErrUnavailable), errors.Is(err, ledger.ErrConfig), errors.Is(err, ledger.ErrSchema), errors.Is(err, ledger.ErrNotGranted):
-		return newError(Unavailable, err, "nothing is committed, ask again: %s", err)
-	}
-	return nil
-}
-
-// temporary says whether the very same statement may succeed later: the connection, a
-// shutdown, too many connections, a conflict with another transaction.
-func temporary(pg *pgconn.PgError) bool {
-	if pg.Code == "08P01" { // the wrong number of arguments
-		return false
-	}
-	for _, class := range []string{"08", "40", "53", "57P", "55P03", "58"} {
-		if strings.HasPrefix(pg.Code, class) {
-			return true
-		}
-	}
-	return false
-}
-
-// state copies what Postgres says about the place of an error.
-func (e *Error) state(pg *pgconn.PgError) *Error {
-	e.SQLState, e.Position = pg.Code, int(pg.Position)
-	return e
 }
 
 // errUnknown: COMMIT was sent and it is not known what became of it.

@@ -1,10 +1,18 @@
 // Package localapi is the endpoint that a worker talks to: HTTP/1.1 with JSON on a Unix
 // socket and, where the pod has a network of its own, on a loopback port. Every request
-// but the health check carries the pod's bearer token.
+// below /v1 carries the pod's bearer token.
 //
-//	GET  /v1/window   the window and the attempt of this pod
-//	POST /v1/commit   statements and the completion in one transaction (package commit)
-//	GET  /healthz     no token; 200 while the guard lives
+//	GET    /v1/window           the window and the attempt of this pod
+//	POST   /v1/commit           statements and their end in one transaction (package commit)
+//	GET    /v1/checkpoint       how far the window's work has come
+//	PUT    /v1/checkpoint       a piece without statements
+//	POST   /v1/tx               an interactive transaction, one at a time
+//	POST   /v1/tx/{id}/query    one statement of it
+//	POST   /v1/tx/{id}/copy     rows in CSV, as a stream
+//	POST   /v1/tx/{id}/commit   its end
+//	DELETE /v1/tx/{id}          nothing of it
+//	GET    /healthz             no token; 200 while the guard lives
+//	GET    /openapi.json        no token; OpenAPI 3, checked against all this
 //
 // Every error is {"error":{"code","message","statement","sqlstate","position"}}; which
 // status a code has is one table (statuses).
@@ -17,14 +25,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 	"go.uber.org/zap"
 
+	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/commit"
 	"github.com/onceguard/onceguard/pkg/logs"
 )
@@ -35,6 +44,12 @@ const DefaultMaxBody = 1 << 20
 // Committer makes commits; see package commit.
 type Committer interface {
 	Commit(ctx context.Context, r commit.Request) (commit.Answer, error)
+	Checkpoint(ctx context.Context) (claim.Checkpoint, error)
+	Open(ctx context.Context) (commit.Transaction, error)
+	Query(ctx context.Context, id string, q commit.Statement) (commit.Rows, error)
+	Copy(ctx context.Context, id string, to commit.Copy, rows commit.Stream) (int64, error)
+	Finish(ctx context.Context, id string, end commit.Closing) (commit.Answer, error)
+	Drop(ctx context.Context, id string) error
 }
 
 // Options of the endpoint.
@@ -59,15 +74,6 @@ type Window struct {
 	FencingToken   int64      `json:"fencing_token,omitempty"`
 	IdempotencyKey string     `json:"idempotency_key,omitempty"`
 	Message        string     `json:"message,omitempty"`
-}
-
-// committed is the answer to a commit.
-type committed struct {
-	Committed  bool            `json:"committed"`
-	Replayed   bool            `json:"replayed"`
-	Statements []commit.Rows   `json:"statements,omitempty"`
-	Result     json.RawMessage `json:"result,omitempty"`
-	Processed  *int64          `json:"processed,omitempty"`
 }
 
 // failure is the body of every error.
@@ -99,8 +105,12 @@ var statuses = map[commit.Code]int{
 	commit.Unexpected:    http.StatusBadRequest,
 	commit.Forbidden:     http.StatusBadRequest,
 	commit.TooLarge:      http.StatusBadRequest, // 413 is about a body; here it is the answer that would be too large
+	commit.TooLong:       http.StatusBadRequest,
 	commit.Refused:       http.StatusBadRequest,
 	commit.InFlight:      http.StatusConflict,
+	commit.Conflict:      http.StatusConflict,
+	commit.Unknown:       http.StatusNotFound,
+	commit.Ended:         http.StatusGone,
 	commit.NoAttempt:     http.StatusPreconditionFailed,
 	commit.FenceLost:     http.StatusPreconditionFailed,
 	commit.Closed:        http.StatusPreconditionFailed,
@@ -127,7 +137,7 @@ func Handler(o Options) http.Handler {
 	r := chi.NewRouter()
 	r.Use(a.recovered)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, problem{Code: codeNotFound, Message: "there is nothing at " + r.URL.Path + "; see GET /v1/window and POST /v1/commit"})
+		a.fail(w, problem{Code: codeNotFound, Message: "there is nothing at " + r.URL.Path + "; see GET /v1/window and POST /v1/commit, GET|PUT /v1/checkpoint, POST /v1/tx"})
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, problem{Code: codeMethod, Message: r.Method + " is not a method of " + r.URL.Path})
@@ -135,8 +145,19 @@ func Handler(o Options) http.Handler {
 	r.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a.answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
-	r.With(a.authorised).Get("/v1/window", a.window)
-	r.With(a.authorised).Post("/v1/commit", a.commit)
+	r.Get("/openapi.json", a.document)
+	r.Route("/v1", func(r chi.Router) {
+		r.Use(a.authorised)
+		r.Get("/window", a.window)
+		r.Post("/commit", a.commit)
+		r.Get("/checkpoint", a.checkpoint)
+		r.Put("/checkpoint", a.putCheckpoint)
+		r.Post("/tx", a.open)
+		r.Post("/tx/{id}/query", a.query)
+		r.Post("/tx/{id}/copy", a.copy)
+		r.Post("/tx/{id}/commit", a.finish)
+		r.Delete("/tx/{id}", a.drop)
+	})
 	return r
 }
 
@@ -170,38 +191,6 @@ func (a api) recovered(next http.Handler) http.Handler {
 
 func (a api) window(w http.ResponseWriter, _ *http.Request) {
 	a.answer(w, http.StatusOK, a.o.Window())
-}
-
-func (a api) commit(w http.ResponseWriter, r *http.Request) {
-	log := a.attemptLog() // of the attempt that asks, also when it is replaced meanwhile
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.o.MaxBody))
-	if err != nil {
-		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			a.failf(w, codeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
-			return
-		}
-		a.failf(w, commit.Invalid, "the body could not be read: %v", err)
-		return
-	}
-	request, err := commit.Parse(body)
-	if err != nil {
-		a.refuse(w, log, err)
-		return
-	}
-	start := time.Now()
-	answer, err := a.o.Committer.Commit(r.Context(), request)
-	if err != nil {
-		a.refuse(w, log, err)
-		return
-	}
-	fields := []zap.Field{zap.Bool("replayed", answer.Replayed), zap.Int("statements", len(request.Statements)), zap.Duration("took", time.Since(start))}
-	if answer.Processed != nil {
-		fields = append(fields, zap.Int64("processed", *answer.Processed))
-	}
-	log.Info("answered a commit", fields...)
-	a.answer(w, http.StatusOK, committed{
-		Committed: true, Replayed: answer.Replayed, Statements: answer.Statements, Result: answer.Result, Processed: answer.Processed,
-	})
 }
 
 // attemptLog names the attempt in each line, while there is one.
@@ -253,8 +242,12 @@ func (a api) answer(w http.ResponseWriter, status int, body any) {
 		http.Error(w, `{"error":{"code":"internal","message":"internal error"}}`, http.StatusInternalServerError)
 		return
 	}
+	b = append(b, '\n')
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b))) // also of a long one: not every client knows chunks
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // the client may be gone; the ledger has the truth
+	// A client that does not read its answer is left.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
+	_, _ = w.Write(b) // the client may be gone; the ledger has the truth
 }

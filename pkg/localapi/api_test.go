@@ -24,15 +24,19 @@ import (
 
 const token = "canary-token"
 
-type committer func(context.Context, commit.Request) (commit.Answer, error)
-
-func (f committer) Commit(ctx context.Context, r commit.Request) (commit.Answer, error) {
-	return f(ctx, r)
+// committer answers commits; what a test does not ask for is nil.
+type committer struct {
+	Committer
+	commit func(context.Context, commit.Request) (commit.Answer, error)
 }
 
-func handler(f committer, log *zap.Logger) http.Handler {
+func (f committer) Commit(ctx context.Context, r commit.Request) (commit.Answer, error) {
+	return f.commit(ctx, r)
+}
+
+func handler(f func(context.Context, commit.Request) (commit.Answer, error), log *zap.Logger) http.Handler {
 	return Handler(Options{
-		Token: token, MaxBody: 1 << 10, Committer: f, Log: log,
+		Token: token, MaxBody: 1 << 10, Committer: committer{commit: f}, Log: log,
 		Window: func() Window {
 			return Window{JobName: "shop/order-sync", WindowStart: time.Date(2026, 11, 30, 13, 18, 0, 0, time.UTC), State: "held", ExecutionID: "e-1", Attempt: 3}
 		},
@@ -57,7 +61,7 @@ func ask(t *testing.T, h http.Handler, method, path, auth, body string) (*http.R
 func TestRoutes(t *testing.T) {
 	h := handler(func(_ context.Context, r commit.Request) (commit.Answer, error) {
 		n := int64(3)
-		return commit.Answer{Result: r.Result, Processed: &n}, nil
+		return commit.Answer{Completed: true, Result: r.Result, Processed: &n}, nil
 	}, zap.NewNop())
 	const bearer = "Bearer " + token
 	for _, c := range []struct {
@@ -73,7 +77,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v1/window", "Bearer " + token + "x", "", 401, "unauthorized"},
 		{"GET", "/v1/window", "Basic " + token, "", 401, "unauthorized"},
 		{"POST", "/v1/commit", "", "{}", 401, "unauthorized"},
-		{"POST", "/v1/commit", bearer, `{"result":{"a":1}}`, 200, `{"committed":true,"replayed":false,"result":{"a":1},"processed":3}`},
+		{"POST", "/v1/commit", bearer, `{"result":{"a":1}}`, 200, `{"committed":true,"completed":true,"replayed":false,"result":{"a":1},"processed":3}`},
 		{"POST", "/v1/commit", bearer, `{"resut":1}`, 400, `unknown field \"resut\"`},
 		{"POST", "/v1/commit", bearer, `{"payload":"` + strings.Repeat("x", 2000) + `"}`, 413, "more than 1024 bytes"},
 		{"GET", "/v1/commit", bearer, "", 405, "GET is not a method"},
@@ -91,6 +95,7 @@ func TestEveryRefusalHasItsStatus(t *testing.T) {
 	for code, status := range map[commit.Code]int{
 		commit.Invalid: 400, commit.Failed: 400, commit.Unexpected: 400, commit.Forbidden: 400, commit.TooLarge: 400, commit.Refused: 400,
 		commit.InFlight: 409, commit.NoAttempt: 412, commit.FenceLost: 412, commit.Closed: 412,
+		commit.TooLong: 400, commit.Conflict: 409, commit.Unknown: 404, commit.Ended: 410,
 		commit.OtherPayload: 422, commit.OtherRequest: 422,
 		commit.UnknownResult: 503, commit.NotCommitted: 503, commit.Unavailable: 503,
 	} {

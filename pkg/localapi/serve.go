@@ -21,6 +21,7 @@ const (
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = time.Minute
 	idleTimeout   = 2 * time.Minute
+	answerTimeout = time.Minute
 	maxHeader     = 16 << 10
 	// lastAnswers bounds answers under way when the guard leaves.
 	lastAnswers = 200 * time.Millisecond
