@@ -239,9 +239,22 @@ type operation struct {
 	// opens one itself, and ends it.
 	warm int
 	own  bool
-	// stubborn says at which messages the client waits longer than a short proof can.
-	stubborn func(pgproxy.Message) bool
+	// stubborn is the SQL from which on the client waits longer than a short proof can.
+	stubborn string
 	prepare  func(ctx context.Context, w *worker) (client, error)
+}
+
+// patient says whether the client waits long for an answer after m.
+func (op operation) patient(seen []pgproxy.Message, m pgproxy.Message) bool {
+	if op.stubborn == "" {
+		return false
+	}
+	for _, before := range seen {
+		if before.Conn == m.Conn && before.Direction == m.Direction && before.Index <= m.Index && before.Text == op.stubborn {
+			return true
+		}
+	}
+	return false
 }
 
 // trial runs the operation once under the rule and gives what came by up to the first

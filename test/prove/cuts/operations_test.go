@@ -23,6 +23,7 @@ var operations = []operation{
 	{name: "resolve of none", prepare: resolvingNone},
 	{name: "record_skip", prepare: skipping},
 	{name: "own driver", warm: 1, prepare: driving},
+	{name: "commit", own: true, stubborn: "COMMIT", prepare: committing},
 }
 
 func always(context.Context) error { return nil }

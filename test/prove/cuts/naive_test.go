@@ -1,0 +1,106 @@
+package cuts_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/test/prove"
+	"github.com/onceguard/onceguard/test/prove/pgproxy"
+)
+
+// naive is a worker without a fence: effect and a row that says "done" in one
+// transaction, done again when an error came back.
+type naive struct {
+	w    *worker
+	conn *pgx.Conn
+	a    claim.Attempt
+	// resend: after an error at COMMIT only COMMIT is sent again, over a new connection.
+	resend bool
+	sent   bool
+}
+
+func (n *naive) ask(ctx context.Context) (bool, error) {
+	if n.conn.IsClosed() {
+		c, err := pgx.Connect(ctx, n.w.url)
+		if err != nil {
+			return false, nil
+		}
+		n.conn = c
+	}
+	job, at := n.a.Window.JobName, n.a.Window.Start
+	for _, s := range []struct {
+		sql  string
+		args []any
+	}{
+		{sql: "BEGIN"},
+		{`INSERT INTO effect VALUES ($1, $2, 1)`, []any{job, at}},
+		{`INSERT INTO naive VALUES ($1, $2, true) ON CONFLICT (job, at) DO UPDATE SET done = true`, []any{job, at}},
+		{sql: "COMMIT"},
+	} {
+		commit := s.sql == "COMMIT"
+		if n.resend && n.sent && !commit {
+			continue
+		}
+		n.sent = n.sent || commit
+		if _, err := n.conn.Exec(ctx, s.sql, s.args...); err != nil {
+			_ = n.conn.Close(ctx)
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// naively is a naive worker as an operation; effects takes down how many there are when
+// it believes to be done.
+func naively(resend bool, effects func(int)) operation {
+	return operation{name: "naive", warm: 1, prepare: func(ctx context.Context, w *worker) (client, error) {
+		c, err := pgx.Connect(ctx, w.url)
+		n := &naive{w: w, conn: c, a: w.fresh(), resend: resend}
+		return client{
+			ask:   n.ask,
+			holds: always,
+			done: func(ctx context.Context) error {
+				r, err := w.row(ctx, n.a)
+				effects(r.effects)
+				_ = n.conn.Close(ctx)
+				return err
+			},
+		}, err
+	}}
+}
+
+// The power of the proof: without the fence the very same cuts show effects twice when
+// the transaction is tried again, and none when COMMIT is.
+func TestProveCutsFindNaiveClients(t *testing.T) {
+	workers := crew(t)
+	for _, c := range []struct {
+		name   string
+		resend bool
+	}{{"retry on error", false}, {"COMMIT sent again", true}} {
+		var mu sync.Mutex
+		found := map[int]int{} // trials by how often their effect is there
+		op := naively(c.resend, func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			found[n]++
+		})
+		var tasks []cut
+		for _, m := range record(t, workers[0], op) {
+			tasks = append(tasks, cut{op, m, pgproxy.Fault{Kind: pgproxy.Cut}}, cut{op, m, pgproxy.Fault{Kind: pgproxy.Cut, After: true}})
+		}
+		each(workers, tasks, func(w *worker, k cut) {
+			if _, _, err := w.trial(t.Context(), op, pgproxy.At(k.at.Point, k.fault), false); err != nil {
+				t.Errorf("%s: %v", k, err)
+			}
+		})
+		if blind := found[2] == 0; !c.resend && blind || c.resend && found[0] == 0 {
+			t.Errorf("%s: effects by how often they are there: %v; the proof is blind", c.name, found)
+		}
+		prove.Report(t, "the same cuts show what a client without the fence does ("+c.name+")",
+			"%d cuts: %d times the effect is there twice, %d times never though success was reported", len(tasks), found[2], found[0])
+	}
+}
