@@ -65,6 +65,8 @@ type client struct {
 	tally  *tally
 
 	mine map[*history]*belief
+	at   int // the window it was at
+	stay int // for how many operations it stays there
 }
 
 type belief struct {
@@ -179,6 +181,7 @@ func (c *client) learn(b *belief, q question, r reply) {
 	switch {
 	case r.unknown:
 	case q.verb == doClaim && r.attempt > 0:
+		c.stay = 3 // it works at what it was given
 		if r.word == word(claim.Run, claim.Takeover) {
 			c.tally.takeovers.Add(1)
 		}

@@ -37,7 +37,7 @@ const (
 // has one effect, of the attempt that completed it.
 func TestProveHistoriesAreLinearizable(t *testing.T) {
 	r := newRun(t, rig.Database(t))
-	histories := r.record(t, int64(prove.Times(8_000, 110_000)))
+	histories := r.record(t, int64(prove.Times(7_000, 110_000)))
 	for _, h := range histories {
 		r.finish(t, h)
 	}
@@ -51,7 +51,7 @@ func TestProveHistoriesAreLinearizable(t *testing.T) {
 		}
 	}
 	for name, n := range map[string]int64{
-		"takeovers": r.tally.takeovers.Load(), "stale commits": r.tally.fenced.Load(),
+		"takeovers": r.tally.takeovers.Load(), "stale transactions": r.tally.fenced.Load(), "pieces": r.tally.pieces.Load(),
 		"unknown outcomes": r.tally.unknown.Load(), "terminated sessions": r.terminated.Load(),
 	} {
 		if n == 0 {
@@ -154,6 +154,11 @@ func (r *run) record(t *testing.T, operations int64) (all []*history) {
 		g.Go(func() {
 			for running() {
 				i := c.rnd.IntN(windows)
+				if c.stay > 0 {
+					i = c.at
+					c.stay--
+				}
+				c.at = i
 				if h := pick(i); c.step(ctx, h) >= lifetime {
 					retire(i, h)
 				}
@@ -189,7 +194,7 @@ func (r *run) terminate(ctx context.Context, t *testing.T, running func() bool) 
 	c := rig.Session(t, r.url)
 	rnd := rand.New(rand.NewPCG(r.seed, 1<<32))
 	for running() {
-		time.Sleep(time.Duration(5+rnd.IntN(60)) * time.Millisecond)
+		time.Sleep(time.Duration(20+rnd.IntN(150)) * time.Millisecond)
 		rows, _ := c.Query(ctx, "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'prey' ORDER BY pid")
 		var pids []int
 		for rows.Next() {

@@ -24,8 +24,8 @@ import (
 // Patience bounds every wait for something that must come.
 const Patience = 60 * time.Second
 
-// Noon is the first window of every proof.
-var Noon = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+// Noon is the first window of every proof; it is past, as a pruned window must be.
+var Noon = time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
 
 // Database is a fresh, migrated database with a table effect: the business.
 func Database(t testing.TB) (ownerURL string) {
