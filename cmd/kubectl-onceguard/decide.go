@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -133,7 +134,11 @@ func (p *program) decide(ctx context.Context, d decision) error {
 		return needsOwner(ledger.explain(err))
 	case claimed:
 	case d.what == rerun:
-		return p.notFound(found, w.Start, before)
+		err := p.notFound(found, w.Start, before)
+		if found.ClosedBefore == nil || !w.Start.Before(*found.ClosedBefore) {
+			err = fmt.Errorf("%w: check WINDOW; one that was never claimed needs no rerun, the first pod that means it runs", err)
+		}
+		return err
 	default:
 		if err := p.mayCome(ctx, ledger, found, w.Start, d.offSchedule); err != nil {
 			return err
@@ -172,6 +177,9 @@ func (p *program) decide(ctx context.Context, d decision) error {
 	return p.decided(d, after)
 }
 
+// maxNewest is how many windows are looked through for a schedule.
+const maxNewest = 50
+
 // mayCome refuses to close a window that nobody has claimed and that will hardly come:
 // its row would say that something was cancelled, and the real window would run.
 func (p *program) mayCome(ctx context.Context, ledger *connection, job audit.Job, start time.Time, offSchedule bool) error {
@@ -179,20 +187,25 @@ func (p *program) mayCome(ctx context.Context, ledger *connection, job audit.Job
 		return fmt.Errorf("%s is a separate run, which is no window to come, and it never claimed %s: name its job %s to cancel a window of that",
 			job.JobName, instant(&start), base(job.JobName))
 	}
-	if job.LatestWindow == nil || offSchedule {
+	if offSchedule {
 		return nil
 	}
-	newest, err := audit.Tell(ctx, ledger, job.JobName, *job.LatestWindow)
+	newest, _, err := audit.Windows(ctx, ledger, audit.Filter{Job: job.JobName, Limit: maxNewest})
 	if err != nil {
 		return needsOwner(ledger.explain(err))
 	}
-	s, known := scheduleOf(newest.Window)
+	// One that a person cancelled before it came has none.
+	i := slices.IndexFunc(newest, func(x audit.Window) bool { return x.JobName == job.JobName && x.Schedule != nil })
+	if i < 0 {
+		return nil
+	}
+	s, known := scheduleOf(newest[i])
 	if !known || s.Contains(start) {
 		return nil
 	}
 	previous, next := s.Previous(start), s.Next(start)
 	return fmt.Errorf("window %s of %s was never claimed, and it is no instant of the schedule %s that its latest window had (nearest: %s and %s): "+
-		"correct WINDOW, or say --off-schedule if the schedule has changed", instant(&start), job.JobName, scheduleText(newest.Window), instant(&previous), instant(&next))
+		"correct WINDOW, or say --off-schedule if the schedule has changed", instant(&start), job.JobName, scheduleText(newest[i]), instant(&previous), instant(&next))
 }
 
 // was is how a window stood before a decision, as the decision keeps it.
@@ -239,26 +252,24 @@ func (p *program) decided(d decision, after audit.Story) error {
 	x := after.Window
 	last := after.Decisions[len(after.Decisions)-1]
 	old, text := stateBefore(last)
-	now := "is"
+	now := "is now"
 	if d.dryRun {
 		now = "would be"
 		fmt.Fprintln(p.stdout, "Nothing is changed (--dry-run).")
 	}
-	fmt.Fprintf(p.stdout, "Window %s of %s was %s and ", instant(&x.WindowStart), x.JobName, text)
+	fmt.Fprintf(p.stdout, "Window %s of %s was %s, and by decision of %s it %s ", instant(&x.WindowStart), x.JobName, text, printable(last.Who), now)
 	switch {
 	case d.what == cancel:
-		fmt.Fprintf(p.stdout, "%s skipped (cancelled) now, decided by %s: its pods do not run any more. "+
-			"A manual Job that means this window, or kubectl onceguard rerun, opens it again.\n", now, printable(last.Who))
+		fmt.Fprintln(p.stdout, "skipped (cancelled): its pods end with 0 and do nothing. A manual Job that means this window, or kubectl onceguard rerun, opens it again.")
 		return nil
 	case x.Generation != old.Generation:
-		fmt.Fprintf(p.stdout, "%s open again as generation %d, with another idempotency key, decided by %s: its work will be done once more, and nothing of the earlier run is undone.\n",
-			now, x.Generation, printable(last.Who))
+		fmt.Fprintf(p.stdout, "open as generation %d, with another idempotency key: its work is done once more, and nothing of the earlier run is undone.\n", x.Generation)
 	default:
 		from := "from its beginning"
 		if x.CheckpointSeq > 0 {
 			from = fmt.Sprintf("from checkpoint %d", x.CheckpointSeq)
 		}
-		fmt.Fprintf(p.stdout, "%s open again, still generation %d, decided by %s: the next attempt works %s.\n", now, x.Generation, printable(last.Who), from)
+		fmt.Fprintf(p.stdout, "open, still generation %d: the next attempt works %s.\n", x.Generation, from)
 	}
 	fmt.Fprintln(p.stdout, nextRun(x, old, p.now()))
 	return nil

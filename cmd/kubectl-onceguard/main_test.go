@@ -329,6 +329,8 @@ func apiServer(t *testing.T, url string) (kubeconfig string) {
 			_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Secret", "apiVersion": "v1", "data": data})
 		}
 		switch r.URL.Path {
+		case "/apis/authentication.k8s.io/v1/selfsubjectreviews":
+			selfSubjectReview(w)
 		case "/api/v1/namespaces/shop/secrets/onceguard-ledger-default":
 			secret(map[string][]byte{"url": []byte(url)})
 		case "/api/v1/namespaces/shop/secrets/empty":

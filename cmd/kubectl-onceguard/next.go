@@ -66,6 +66,9 @@ func nextRun(x audit.Window, old was, now time.Time) string {
 	}
 	namespace, cronJob := cronJobOf(x)
 	create := fmt.Sprintf("kubectl -n %s create job %s --from=cronjob/%s", namespace, newJobName(x, cronJob), cronJob)
+	if strings.Contains(x.JobName, "#") {
+		retry = "Its other indexes skip if they are done. " + retry
+	}
 	s, known := scheduleOf(x)
 	next := s.Next(x.WindowStart)
 	if known && !next.IsZero() && now.Before(next) && !now.Before(x.WindowStart) {
@@ -73,8 +76,8 @@ func nextRun(x audit.Window, old was, now time.Time) string {
 			retry, instant(&next), contract.AnnotationManual, create)
 	}
 	return fmt.Sprintf("%s one that says its window, as the CronJob controller does:\n  %s --dry-run=client -o yaml |\n"+
-		"    kubectl annotate --local -f - -o yaml %s- %s=%s |\n    kubectl create -f -",
-		retry, create, contract.AnnotationInstantiate, contract.AnnotationScheduledTimestamp, at)
+		"    kubectl annotate --local -f - -o yaml %s- %s=%s |\n    kubectl -n %s create -f -",
+		retry, create, contract.AnnotationInstantiate, contract.AnnotationScheduledTimestamp, at, namespace)
 }
 
 // scheduled is the name of a Job that the CronJob controller made.

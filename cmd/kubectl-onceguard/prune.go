@@ -190,7 +190,7 @@ func (p *program) pruneJob(ctx context.Context, ledger *connection, job string, 
 		came = prospect.Stop.Start
 	}
 	if dryRun {
-		fmt.Fprintf(p.stdout, "%s: %s before %s would be deleted, and closed for ever. Nothing is changed (--dry-run).\n",
+		fmt.Fprintf(p.stdout, "%s: %s before %s would be deleted, and none before it would ever run again. Nothing is changed (--dry-run).\n",
 			job, plural(int(prospect.Windows), "window"), instant(&came))
 	} else {
 		if came, err = admin.Prune(ctx, ledger, job, upto); err != nil {
@@ -200,7 +200,7 @@ func (p *program) pruneJob(ctx context.Context, ledger *connection, job string, 
 			}
 			return needsOwner(fmt.Errorf("%s%s, ask again%s: %w", ledger.name, far, timeoutHint(err), err))
 		}
-		fmt.Fprintf(p.stdout, "%s: %s before %s are deleted and closed for ever.\n", job, plural(int(prospect.Windows), "window"), instant(&came))
+		fmt.Fprintf(p.stdout, "%s: %s before %s deleted, and none before it ever runs again.\n", job, plural(int(prospect.Windows), "window"), instant(&came))
 	}
 	if !came.Before(upto) {
 		return nil

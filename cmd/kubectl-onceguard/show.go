@@ -297,16 +297,14 @@ var skipMeaning = map[string]string{
 
 // toDo is what a person can do about a window that does not go on by itself.
 func toDo(x audit.Window) string {
-	command := func(what string) string {
-		return fmt.Sprintf("kubectl onceguard %s %s %s --reason TEXT", what, printable(x.JobName), instant(&x.WindowStart))
-	}
+	again := fmt.Sprintf("kubectl onceguard rerun %s %s --reason TEXT", printable(x.JobName), instant(&x.WindowStart))
 	switch x.State {
 	case audit.Held:
-		return "find out what the attempt did, then " + command(rerun) + ", or cancel it likewise"
+		return again + ", or cancel likewise"
 	case audit.Exhausted:
-		return "mend the cause, then " + command(rerun)
+		return "mend the cause, then " + again
 	case audit.Skipped:
-		return "nothing; should it run after all: " + command(rerun)
+		return "to run it after all: " + again
 	case audit.Done, audit.Running, audit.Failed, audit.LeaseEnded:
 	}
 	return ""
