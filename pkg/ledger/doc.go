@@ -13,12 +13,21 @@
 //
 //	               claim                    complete, COMMIT
 //	(no row) ───────────────▶ running ───────────────────────▶ completed
-//	                           ▲   │ ▲ │
-//	              claim: retry │   │ └─┘ claim: takeover, when the lease ran out
-//	                           │   ▼     (the dead attempt is recorded lost)
-//	                         failed      release
+//	    │                      ▲   │ ▲ │                           │
+//	    │         claim: retry │   │ └─┘ claim: takeover, when     │ rerun: a new
+//	    │                      │   ▼     the lease ran out         │ generation
+//	    │                     failed ◀─────────────────────────────┘
+//	    │                      │   ▲ release
+//	    │ claim, release,      │   │ rerun
+//	    │ cancel               ▼   │
+//	    └───────────▶ skipped, exhausted, held
+//	                           claim with reopen: running again (not held)
 //
-// "Lease ended" is a comparison, never a state. completed is final.
+// skipped (late, overlap, superseded, cancelled) and exhausted are closed: they run again
+// only when a person asks for it, by a claim with reopen or by rerun. held waits for a
+// person's decision (rerun or cancel). A claim closes the window that it is told not to
+// run; asked again it answers from the record and writes nothing.
+// "Lease ended" is a comparison, never a state. completed is final but for a rerun.
 //
 // The fence is execution_id: random, made by the guard for each acquisition and
 // persisted before the claim is sent, so that a lost answer is found again by asking
@@ -26,6 +35,28 @@
 // hold, was released or replaced is answered fence-lost for ever. fencing_token
 // (epoch << 40 | n, growing within a window) is for other systems; epoch grows when the
 // database finds itself on another server or timeline.
+//
+// # Names and terms
+//
+// A job_name may carry "#<index>" (of an Indexed Job) and then "@<Job UID>" (a separate
+// manual run): windows of their own. Lock, watermark and grants are those of the base,
+// without both. The lane, in which windows overlap, is the name without "@...": a separate
+// run overlaps with the scheduled windows, the indexes of a window do not with each other.
+// Separate runs stand outside of serial order.
+//
+// Overlap is judged over all running windows of the lane, whoever claimed them and under
+// whatever terms. Whoever runs beside a window whose lease has ended fences it in the same
+// transaction: it can then never commit, although nobody has taken it over. replace asks
+// the older window to stop (its heartbeats answer cancel) and waits until it has released,
+// so the two are never at once; if it commits first it is completed. A window that was
+// asked to stop and ended is superseded. serial waits while an earlier window is running,
+// failed or held, so a window that fails for ever must be closed: by max_attempts, by
+// cancel. Its look at the earlier windows reads all of the job's since the beginning of
+// order, or since history was pruned.
+//
+// Attempts count as failures when they failed, crashed, were lost or ended without the
+// commit that was asked for; those that were stopped or never started do not. A rerun or a
+// reopening starts the count anew.
 //
 // # The business transaction
 //
@@ -36,11 +67,17 @@
 //	COMMIT
 //
 // begin arms a deferred constraint trigger (the barrier): this very transaction, by its
-// xid8, commits only if its complete succeeded. A swallowed error, a forgotten
+// xid8, commits only if its complete or checkpoint succeeded. A swallowed error, a forgotten
 // completion, ROLLBACK AND CHAIN or a second transaction of the same attempt end in an
 // error, never in half of the work. begin also bounds idling in the transaction to two
 // thirds of the lease, so that a frozen process gives its business locks back.
-// complete writes the execution row only, so the lease stays free for heartbeats.
+// complete writes the execution row only, so the lease stays free for heartbeats. It
+// keeps the payload digest of the claim; another one is refused.
+//
+// A long job commits in pieces: checkpoint takes the place of complete, with what the next
+// piece or attempt needs to go on, and the number of the checkpoint that it follows. Each
+// number commits at most once. It changes the execution row too, so a takeover waits until
+// a piece in flight is decided, and a zombie's piece fails.
 //
 // What it cannot see: statements outside such a transaction; a begin inside a savepoint
 // that was rolled back, in a transaction that then commits without complete; dblink and
@@ -52,8 +89,9 @@
 //
 // # Locks
 //
-// Always in the order job, execution, lease. Only claim (and prune) lock a job row;
-// a business transaction never does. claim first looks without any lock: a duplicate
+// Always in the order job, execution, lease. Only claim, prune, rerun and cancel lock a
+// job row; a business transaction never does. Rows of other windows are locked with SKIP
+// LOCKED, never waited for. claim first looks without any lock: a duplicate
 // or a poll writes no WAL. An execution row that is locked belongs to a transaction
 // that is committing: claim answers wait, it never waits itself (SKIP LOCKED).
 // Takeover is judged after execution and lease are locked, so that a heartbeat that
@@ -81,6 +119,8 @@
 //	                                 the window is completed by this id, takes the id away;
 //	                                 only that makes "not committed" true. It answers
 //	                                 "committed" only after a synchronous write of its own.
+//	                                 Of a piece it says "not committed": then the last
+//	                                 checkpoint, final for that id, tells what happened.
 //	COMMIT with a WARNING            unknown, as above: a synchronous standby may lack it
 //	a context ends during COMMIT     the socket is abandoned, no cancel request is sent
 //	failover that lost the row       claim: first, with a higher epoch; the old attempt gets
@@ -93,15 +133,16 @@
 //
 //	OG001 fence lost            OG005 not granted to session_user
 //	OG002 already completed     OG006 not begun in this transaction, or begun and not completed
-//	OG003 payload conflict      OG007 (kept for checkpoints)
+//	OG003 payload conflict      OG007 another checkpoint is the last
 //	OG004 closed                OG008 claim in another isolation than READ COMMITTED
-//	22023 an argument is wrong
+//	22023 an argument is wrong  55000, P0002 (rerun, cancel, prune) not in this state, not found
 //
 // # Rights
 //
 // The functions are SECURITY DEFINER with a fixed search_path; a job's login has no right
 // on any table: what the owner's default privileges, or a hand, give to others is taken
-// away whenever the migrations are run and at each grant_job. They look at session_user: its name, or a group it belongs to, must have
-// been granted a pattern that covers the job (grant_job). Behind a pooler that logs in as
+// away whenever the migrations are run and at each grant_job. They look at session_user:
+// its name, or a group it belongs to, must have been granted a pattern that covers the job
+// (grant_job). Behind a pooler that logs in as
 // another user (user= in PgBouncer's [databases]) that other user needs the grant.
 package ledger

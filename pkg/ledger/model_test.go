@@ -122,21 +122,40 @@ func (t tally) sum(prefix string) (n int) {
 	return n
 }
 
+// focus is what a sequence is about: with all terms at once few rules are come to.
+type focus int
+
+const (
+	mixed focus = iota
+	overlaps
+	ordered
+	attempts
+)
+
 // run is one random sequence against both.
 type run struct {
 	rnd     *rand.Rand
-	real    *ledger.Ledger
 	people  people
 	model   *ledgertest.Fake
 	base    string
+	focus   focus
 	windows []window.Window
 	ids     [][]uuid.UUID // of each window, two that ask
 }
 
 func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *rand.Rand, count tally) error {
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &run{rnd: rnd, real: l, people: p, model: &ledgertest.Fake{}, base: base}
-	for _, name := range []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}[:3+rnd.IntN(4)] {
+	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(4))}
+	names := []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}
+	switch r.focus {
+	case attempts:
+		names = names[:1]
+	case ordered:
+		names = names[:2+rnd.IntN(3)]
+	default:
+		names = names[:2+rnd.IntN(5)]
+	}
+	for _, name := range names {
 		r.windows = append(r.windows, window.Window{JobName: name, Start: start.Add(time.Duration(len(r.windows)%4) * time.Minute)})
 		r.ids = append(r.ids, []uuid.UUID{uuid.New(), uuid.New()})
 	}
@@ -258,29 +277,42 @@ func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest
 	}
 }
 
-func (r *run) payload() string { return []string{"", "", "", "p", "p", "q"}[r.rnd.IntN(6)] }
+func (r *run) payload() string {
+	return []string{"", "", "", "p", "p", "p", "p", "q"}[r.rnd.IntN(8)]
+}
 
-// terms are mostly few: many at once forbid most things.
 func (r *run) terms(w window.Window) (t claim.Terms) {
-	one := func(n int) bool { return r.rnd.IntN(n) == 0 }
-	t.Overlap = []contract.Overlap{"", contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(6)]
+	// often is the one chance in n of a term; one that the sequence is about is frequent.
+	often := func(about focus, n int) bool {
+		switch r.focus {
+		case mixed:
+			return r.rnd.IntN(n) == 0
+		case about:
+			return r.rnd.IntN(3) > 0
+		}
+		return r.rnd.IntN(4*n) == 0
+	}
 	t.PayloadDigest = r.payload()
-	t.Reopen = one(5)
-	t.HoldOnCrash = one(5)
-	if one(4) {
+	t.Reopen = r.rnd.IntN(5) == 0
+	if often(overlaps, 2) {
+		t.Overlap = []contract.Overlap{contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(5)]
+	}
+	t.HoldOnCrash = often(attempts, 5)
+	if often(attempts, 4) {
 		t.MaxAttempts = 1 + r.rnd.IntN(3)
 	}
-	if one(5) {
+	if r.rnd.IntN(8) == 0 {
 		t.StartDeadline = []time.Duration{time.Second, 200 * 365 * 24 * time.Hour}[r.rnd.IntN(2)]
 	}
-	if one(4) {
+	if often(ordered, 4) {
 		t.Serial = true
-		if one(2) {
+		if r.rnd.IntN(2) == 0 {
 			t.Since = w.Start.Add(-time.Duration(r.rnd.IntN(3)) * time.Minute)
 		}
-		if one(2) {
+		if r.rnd.IntN(2) == 0 {
 			t.Previous = w.Start.Add(-time.Minute)
 		}
+		t.HoldOnCrash = t.HoldOnCrash || r.rnd.IntN(3) == 0
 	}
 	return t
 }
