@@ -251,8 +251,8 @@ func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest
 		}
 	case d < 55:
 		return name("cancel"), func(_ ledgertest.API, p ledgertest.People) string { return fmt.Sprint(kind(p.CancelWindow(w))) }
-	case d < 57:
-		upto := w.Start.Add(time.Duration(r.rnd.IntN(2)) * time.Second)
+	case d < 58:
+		upto := w.Start.Add([]time.Duration{0, time.Second, time.Hour}[r.rnd.IntN(3)])
 		return name("prune"), func(_ ledgertest.API, p ledgertest.People) string {
 			got, err := p.Prune(r.base, upto)
 			return fmt.Sprint(got.UTC(), kind(err))
@@ -293,7 +293,7 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 		return r.rnd.IntN(4*n) == 0
 	}
 	t.PayloadDigest = r.payload()
-	t.Reopen = r.rnd.IntN(5) == 0
+	t.Reopen = often(attempts, 4) && r.rnd.IntN(2) == 0 || r.rnd.IntN(8) == 0
 	if often(overlaps, 2) {
 		t.Overlap = []contract.Overlap{contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(5)]
 	}

@@ -37,6 +37,14 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"an execution_id has a window once", testOnce},
 		{"an unknown commit is resolved", testResolve},
 		{"windows and jobs are apart", testApart},
+		{"a window belongs to a payload", testPayload},
+		{"exhausted, and reopened", testAttempts},
+		{"held after a crash", testHold},
+		{"too late", testLate},
+		{"overlap", testOverlap},
+		{"replace", testReplace},
+		{"serial order", testOrder},
+		{"checkpoints, and what people decide", testPeople},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
 	}
