@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/ledger"
+	"github.com/onceguard/onceguard/pkg/window"
 	"github.com/onceguard/onceguard/test/postgres"
 )
 
@@ -28,6 +30,27 @@ func TestACommitThatTheGuardMissedIsToldToIt(t *testing.T) {
 	if !b.holder.committed {
 		t.Error("the guard was not told")
 	}
+}
+
+// Who asks again while the ledger cannot be reached must not be told that nothing is
+// committed: the guard holds no attempt any more because its commit was made.
+func TestACommitIsNotDeniedWithoutTheLedger(t *testing.T) {
+	b := newBench(t)
+	b.must(insert)
+	b.Committer.ledger = unreadable{b.ledger}
+	_, err := b.post(insert)
+	b.wants(err, Unavailable)
+	b.Committer.ledger = b.ledger
+	if a := b.must(insert); !a.Replayed {
+		t.Errorf("%+v", a)
+	}
+}
+
+// unreadable is a ledger that does not say what is stored.
+type unreadable struct{ *ledger.Ledger }
+
+func (unreadable) Stored(context.Context, window.Window) (claim.Stored, error) {
+	return claim.Stored{}, ledger.ErrUnavailable
 }
 
 // Another attempt has completed it: the worker gets its answer, the guard stops the worker.

@@ -107,9 +107,7 @@ func (c *Committer) found(ctx context.Context, u unknown, id uuid.UUID) error {
 func (c *Committer) replay(ctx context.Context, w window.Window, want asked, otherwise error) (Answer, error) {
 	s, err := c.ledger.Stored(ctx, w)
 	switch {
-	case err != nil && (hasCode(otherwise, Unavailable) || hasCode(otherwise, NoAttempt)):
-		return Answer{}, otherwise
-	case err != nil:
+	case err != nil: // whatever else is wrong, the window may be completed by this very request
 		return Answer{}, newError(Unavailable, err, "whether the window is completed, and how, cannot be read now; ask again: %s", err)
 	case s.Status != claim.Completed:
 		return Answer{}, otherwise

@@ -96,12 +96,5 @@ func (a api) read(w http.ResponseWriter, r *http.Request) (body []byte, ok bool)
 		a.failf(w, commit.Invalid, "the body could not be read: %v", err)
 		return nil, false
 	}
-	a.patient(w)
 	return body, true
-}
-
-// patient ends the deadline for reading the body. Left to run it would end the request's
-// context while the statements still run.
-func (a api) patient(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }

@@ -64,8 +64,9 @@ func (a api) copy(w http.ResponseWriter, r *http.Request) {
 	to, err := parseCopy(r)
 	if err == nil {
 		var n int64
-		a.patient(w) // package commit bounds the wait for each part
-		if n, err = a.o.Committer.Copy(r.Context(), chi.URLParam(r, "id"), to, stream{r.Body, http.NewResponseController(w)}); err == nil {
+		rows := stream{r.Body, http.NewResponseController(w)}
+		_ = rows.conn.SetReadDeadline(time.Time{}) // package commit bounds the wait for each part
+		if n, err = a.o.Committer.Copy(r.Context(), chi.URLParam(r, "id"), to, rows); err == nil {
 			log.Info("copied rows", zap.Int64("rows", n), zap.Duration("took", time.Since(start)))
 			a.answer(w, http.StatusOK, map[string]int64{"rows": n})
 			return
@@ -96,7 +97,6 @@ func (a api) finish(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a api) drop(w http.ResponseWriter, r *http.Request) {
-	a.patient(w)
 	if err := a.o.Committer.Drop(r.Context(), chi.URLParam(r, "id")); err != nil {
 		a.refuse(w, a.attemptLog(), err)
 		return
