@@ -23,6 +23,8 @@ type attack struct {
 	sql  []string
 	// code is what the endpoint answers; "" when it commits.
 	code commit.Code
+	// tx is what its interactive transaction answers, if something else.
+	tx commit.Code
 	// once is what becomes of it then, if not what the code says.
 	once outcome
 	// own is what becomes of it from a driver of the worker's own, if something else than
@@ -185,14 +187,14 @@ var attacks = []attack{
 	{name: "SET behind a comment", sql: q("/*x*/SET work_mem = '64MB'"), code: commit.Forbidden, own: committed},
 	{name: "SET SESSION CHARACTERISTICS", sql: q("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"), code: commit.Forbidden, own: committed},
 	{name: "SET TRANSACTION ISOLATION", sql: q("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), code: commit.Failed},
-	{name: "SET TRANSACTION READ ONLY", sql: q("SET TRANSACTION READ ONLY"), code: commit.Failed},
+	{name: "SET TRANSACTION READ ONLY", sql: q("SET TRANSACTION READ ONLY"), code: commit.Failed, tx: commit.Forbidden},
 	{name: "RESET ALL", sql: q("RESET ALL"), code: commit.Forbidden, own: committed},
 	{name: "DISCARD ALL", sql: q("DISCARD ALL"), code: commit.Failed},
 	{name: "DISCARD PLANS", sql: q("DISCARD PLANS"), code: commit.Forbidden, own: committed},
 	{name: "DISCARD TEMP", sql: q("DISCARD TEMP"), code: commit.Forbidden, own: committed},
 	{name: "DEALLOCATE ALL", sql: q("DEALLOCATE ALL"), code: commit.Forbidden, own: committed},
 	{name: "SET ROLE", sql: q("SET ROLE {owner}"), code: commit.Failed},
-	{name: "SET ROLE to a group", sql: q("SET ROLE {group}"), code: commit.Failed},
+	{name: "SET ROLE to a group", sql: q("SET ROLE {group}"), code: commit.Failed, tx: commit.Forbidden},
 	{name: "SET ROLE NONE", sql: q("SET ROLE NONE"), code: commit.Forbidden, own: committed},
 	{name: "SET SESSION AUTHORIZATION", sql: q("SET SESSION AUTHORIZATION {owner}"), code: commit.Failed},
 	{name: "SET SESSION AUTHORIZATION DEFAULT", sql: q("SET SESSION AUTHORIZATION DEFAULT"), code: commit.Forbidden, own: committed},
@@ -201,7 +203,7 @@ var attacks = []attack{
 	{name: "synchronous_commit off", sql: q("SELECT set_config('synchronous_commit', 'off', true)")},
 	{name: "synchronous_commit off for the session", sql: q("SELECT set_config('synchronous_commit', 'off', false)")},
 	{name: "no idle limit", sql: q("SELECT set_config('idle_in_transaction_session_timeout', '0', true)")},
-	{name: "a statement limit of a millisecond", sql: q("SELECT set_config('statement_timeout', '1', false)", "SELECT pg_sleep(0.05)"), code: commit.Failed},
+	{name: "a statement limit of a millisecond", sql: q("SELECT set_config('statement_timeout', '1', false)", "SELECT pg_sleep(0.05)"), code: commit.TooLong},
 	{name: "a lock limit of a millisecond for the session", sql: q("SELECT set_config('lock_timeout', '1', false)")},
 	{name: "a read-only transaction", sql: q("SELECT set_config('transaction_read_only', 'on', true)"), code: commit.Failed},
 	{name: "read-only from now on", sql: q("SELECT set_config('default_transaction_read_only', 'on', false)")},
@@ -211,7 +213,13 @@ var attacks = []attack{
 	{name: "strings of old", sql: q("SELECT set_config('standard_conforming_strings', 'off', false)")},
 	{name: "no triggers by row_security", sql: q("SELECT set_config('row_security', 'off', false)")},
 	{name: "check_function_bodies off", sql: q("SELECT set_config('check_function_bodies', 'off', false)")},
-	{name: "ALTER ROLE SET", sql: q("ALTER ROLE CURRENT_USER SET default_transaction_read_only = on", "ALTER ROLE CURRENT_USER RESET ALL")},
+	// They hold for the next session of the login.
+	{name: "a read-only role", sql: q("ALTER ROLE CURRENT_USER SET default_transaction_read_only = on")},
+	{name: "a serializable role", sql: q("ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'serializable'")},
+	{name: "a deferrable role", sql: q("ALTER ROLE CURRENT_USER SET default_transaction_deferrable = on")},
+	{name: "a role with operators and functions of its own", sql: q("ALTER ROLE CURRENT_USER SET search_path = mine, pg_catalog, public")},
+	{name: "a role with another date style and encoding", sql: q("ALTER ROLE CURRENT_USER SET DateStyle = 'SQL, DMY'", "ALTER ROLE CURRENT_USER SET client_encoding = 'LATIN1'", "ALTER ROLE CURRENT_USER SET TimeZone = 'Asia/Kathmandu'")},
+	{name: "a role that does not wait for the disk", sql: q("ALTER ROLE CURRENT_USER SET synchronous_commit = off")},
 	{name: "ALTER SYSTEM", sql: q("ALTER SYSTEM SET fsync = off"), code: commit.Failed},
 	{name: "ALTER DATABASE", sql: q("ALTER DATABASE {database} SET search_path = mine"), code: commit.Failed},
 	{name: "LOAD", sql: q("LOAD 'auto_explain'"), code: commit.Failed},
@@ -310,7 +318,7 @@ var attacks = []attack{
 	{name: "lo_import", sql: q("SELECT lo_import('/etc/passwd')"), code: commit.Failed},
 	{name: "the end of the own session", sql: q("SELECT pg_terminate_backend(pg_backend_pid())"), code: commit.Unavailable},
 	{name: "the end of all sessions of the login", sql: q("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = session_user AND pid <> pg_backend_pid()")},
-	{name: "the cancellation of the own statement", sql: q("SELECT pg_cancel_backend(pg_backend_pid())", "SELECT pg_sleep(1)"), code: commit.Failed},
+	{name: "the cancellation of the own statement", sql: q("SELECT pg_cancel_backend(pg_backend_pid())", "SELECT pg_sleep(1)"), code: commit.TooLong},
 	{name: "dblink to the same database", sql: q("SELECT dblink_exec('{dsn}', 'INSERT INTO effect VALUES ({case}, ''outside'')')", "SELECT 1/0"), code: commit.Failed, once: escaped, own: escaped},
 	{name: "the owner's extensions", sql: q("CREATE EXTENSION postgres_fdw"), code: commit.Failed},
 

@@ -3,6 +3,7 @@ package hostile_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,11 +40,19 @@ func TestProveHostileSQL(t *testing.T) {
 		names[a.name] = true
 	}
 	seed := prove.Seed(t)
-	endpoint, own := tally{}, make([]tally, len(ways))
+	// In the short form each attack takes one way besides one request, another by another seed.
+	turn := func(way int) func(int) bool {
+		return func(n int) bool { return prove.Long() || (uint64(n)+seed)%uint64(len(ways)+1) == uint64(way) }
+	}
+	once, tx, own := tally{}, tally{}, make([]tally, len(ways))
 	t.Run("by", func(t *testing.T) {
 		t.Run("the endpoint", func(t *testing.T) {
 			t.Parallel()
-			throughEndpoint(t, endpoint)
+			throughEndpoint(t, once, oneRequest, func(k attack) commit.Code { return k.code }, func(int) bool { return true })
+		})
+		t.Run("an interactive transaction", func(t *testing.T) {
+			t.Parallel()
+			throughEndpoint(t, tx, manyRequests, func(k attack) commit.Code { return cmp.Or(k.tx, k.code) }, turn(len(ways)))
 		})
 		for i, way := range ways {
 			own[i] = tally{}
@@ -51,8 +60,7 @@ func TestProveHostileSQL(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				for n := range attacks {
-					// In the short form each attack takes one way, another one by another seed.
-					if prove.Long() || (uint64(n)+seed)%uint64(len(ways)) == uint64(i) {
+					if turn(i)(n) {
 						w.byOwnDriver(n, way, own[i])
 					}
 				}
@@ -60,26 +68,28 @@ func TestProveHostileSQL(t *testing.T) {
 			})
 		}
 	})
-	prove.Report(t, "hostile SQL makes no window done without its commit, and no commit without its window", "%d attacks; by the endpoint %v, by an own driver %v (%s), %v (%s), %v (%s)",
-		len(attacks), endpoint, own[0], ways[0].name, own[1], ways[1].name, own[2], ways[2].name)
+	prove.Report(t, "hostile SQL makes no window done without its commit, and no commit without its window", "%d attacks; by the endpoint %v, by its interactive transactions %v, by an own driver %v (%s), %v (%s), %v (%s)",
+		len(attacks), once, tx, own[0], ways[0].name, own[1], ways[1].name, own[2], ways[2].name)
 }
 
-// throughEndpoint sends the attacks in commits of one pod.
-func throughEndpoint(t *testing.T, counts tally) {
+// throughEndpoint sends the attacks as one pod, in one request or in many.
+func throughEndpoint(t *testing.T, counts tally, send sender, codeOf func(attack) commit.Code, turn func(int) bool) {
+	t.Helper()
 	w := newWorld(t)
 	h := &holder{}
 	c := commit.New(w.ledger, h, zap.NewNop())
 	for n, k := range attacks {
-		if k.after != nil || k.without && k.sql == nil {
+		if !turn(n) || k.after != nil || k.without && k.sql == nil {
 			continue
 		}
 		a := w.fresh()
 		h.take(a)
-		err := post(t, c, w.statements(n, a, k.sql))
+		err := send(t, c, w.statements(n, a, k.sql))
 		got := w.became(n, a)
 		counts[got]++
+		code := codeOf(k)
 		want := k.once
-		if want == "" && k.code == "" {
+		if want == "" && code == "" {
 			want = committed
 		} else if want == "" {
 			want = refused
@@ -90,14 +100,15 @@ func throughEndpoint(t *testing.T, counts tally) {
 			t.Errorf("%s: an error without a code: %v", k.name, err)
 		case got != want:
 			t.Errorf("%s: %s, want %s; answered %v", k.name, got, want, err)
-		case (e == nil) != (k.code == "") || e != nil && e.Code != k.code:
-			t.Errorf("%s: answered %v, want %q", k.name, err, k.code)
+		case (e == nil) != (code == "") || e != nil && e.Code != code:
+			t.Errorf("%s: answered %v, want %q", k.name, err, code)
 		}
 		w.unchanged(k.name)
 		if p := w.text("SELECT count(*)::text FROM pg_prepared_xacts WHERE database = current_database()"); p != "0" {
 			t.Fatalf("%s: a prepared transaction is left", k.name)
 		}
 		w.honest(n, c, h, got)
+		w.reset()
 	}
 	w.left()
 }
@@ -120,7 +131,7 @@ func (w *world) honest(n int, c *commit.Committer, h *holder, after outcome) {
 		h.take(a)
 	}
 	n += len(attacks)
-	if err := post(w.t, c, w.statements(n, a, []string{"INSERT INTO mine.child VALUES (-{case})", "INSERT INTO mine.parent VALUES (-{case})"})); err != nil {
+	if err := oneRequest(w.t, c, w.statements(n, a, []string{"INSERT INTO mine.child VALUES (-{case})", "INSERT INTO mine.parent VALUES (-{case})"})); err != nil {
 		w.t.Fatalf("after %q an honest commit fails: %v", name, err)
 	}
 	if got := w.became(n, a); got != committed {
@@ -128,23 +139,22 @@ func (w *world) honest(n int, c *commit.Committer, h *holder, after outcome) {
 	}
 }
 
-func post(t *testing.T, c *commit.Committer, statements []string) error {
+// sender sends the statements of a transaction to a pod's endpoint.
+type sender func(*testing.T, *commit.Committer, []string) error
+
+type statement struct {
+	SQL string `json:"sql"`
+}
+
+func oneRequest(t *testing.T, c *commit.Committer, statements []string) error {
 	t.Helper()
-	type statement struct {
-		SQL string `json:"sql"`
-	}
 	var body struct {
 		Statements []statement `json:"statements"`
 	}
 	for _, s := range statements {
 		body.Statements = append(body.Statements, statement{s})
 	}
-	b, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Marshal has put this in the place of a byte that is not UTF-8.
-	r, err := commit.Parse(bytes.ReplaceAll(b, []byte(`\ufffd`), []byte("\xff")))
+	r, err := commit.Parse(marshal(t, body))
 	if err != nil {
 		return err
 	}
@@ -152,6 +162,39 @@ func post(t *testing.T, c *commit.Committer, statements []string) error {
 	defer cancel()
 	_, err = c.Commit(ctx, r)
 	return err
+}
+
+// manyRequests uses an interactive transaction, which ends with the first error.
+func manyRequests(t *testing.T, c *commit.Committer, statements []string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tx, err := c.Open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sql := range statements {
+		s, err := commit.ParseStatement(marshal(t, statement{sql}))
+		if err == nil {
+			_, err = c.Query(ctx, tx.ID, s)
+		}
+		if err != nil {
+			_ = c.Drop(ctx, tx.ID) // after an error that was found before it was sent
+			return err
+		}
+	}
+	_, err = c.Finish(ctx, tx.ID, commit.Closing{})
+	return err
+}
+
+func marshal(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Marshal has put this in the place of a byte that is not UTF-8.
+	return bytes.ReplaceAll(b, []byte(`\ufffd`), []byte("\xff"))
 }
 
 // unchanged: an attack has touched nothing of anybody else.
@@ -213,6 +256,13 @@ func (w *world) byOwnDriver(n int, by way, counts tally) {
 		w.t.Errorf("%s: %s, want %s; answered %v", k.name, got, want, err)
 	}
 	w.unchanged(k.name)
+	w.reset()
+}
+
+// reset takes back what an attack has set for the login's sessions to come.
+func (w *world) reset() {
+	w.t.Helper()
+	w.exec(w.names.Replace("ALTER ROLE {login} RESET ALL"))
 }
 
 // own runs one attack in a session of its own and says what became of it.
@@ -257,7 +307,7 @@ func oneByOne(ctx context.Context, c *pgconn.PgConn, all []string) error {
 	for i, s := range all {
 		r := c.ExecParams(ctx, s, nil, nil, nil, nil).Read()
 		if r.Err != nil {
-			return fmt.Errorf("%s: %w", s, r.Err)
+			return r.Err
 		}
 		if i == len(all)-1 && r.CommandTag.String() != "COMMIT" {
 			return errRolledBack
