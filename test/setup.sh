@@ -24,6 +24,8 @@ for part; do
     python3 -c 'import psycopg' 2>/dev/null || /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing="$missing python3-psycopg"
     need nodejs node
     need npm npm
+    need curl curl
+    need wget wget
     ;;
   lint)
     need shellcheck shellcheck

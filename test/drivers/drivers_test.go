@@ -1,11 +1,7 @@
 package drivers_test
 
 import (
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/onceguard/onceguard/test/postgres"
@@ -80,21 +76,10 @@ func TestTakenOverWhileItWorks(t *testing.T) {
 func TestKilledInItsTransaction(t *testing.T) {
 	each(t, func(t *testing.T, w worker) {
 		s := newShop(t)
-		pidFile := filepath.Join(t.TempDir(), "pid")
 		s.exec("BEGIN", "SELECT FROM balance FOR UPDATE")
-		p := s.guarded(w, append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, pidFile}, w.credit...)...)
+		p, kill := s.killable(w, w.credit...)
 		s.waits("transactionid")
-		text, err := os.ReadFile(pidFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		kill()
 		p.exits(137)
 		s.exec("ROLLBACK")
 		s.alone()

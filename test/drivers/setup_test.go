@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -304,6 +305,27 @@ func (s *shop) start(w worker, argv []string, at, execution string) *process {
 func (s *shop) guarded(w worker, argv ...string) *process {
 	s.t.Helper()
 	return s.run(append([]string{built(s.t, "cmd/guard"), "run", "--job", job, "--window-start", window, "--ledger-url-file", s.urlFile, "--completion", "transaction", "--"}, argv...), pgEnv(s.t, s.url, w.env))
+}
+
+// killable is guarded, and a function that kills the worker itself.
+func (s *shop) killable(w worker, argv ...string) (p *process, kill func()) {
+	s.t.Helper()
+	pidFile := filepath.Join(s.t.TempDir(), "pid")
+	p = s.guarded(w, append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, pidFile}, argv...)...)
+	return p, func() {
+		s.t.Helper()
+		text, err := os.ReadFile(pidFile)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 func (s *shop) run(argv, env []string) *process {
