@@ -25,29 +25,28 @@ func TestMain(m *testing.M) { postgres.Main(m) }
 func TestProveSeededBugs(t *testing.T) {
 	w := newWorld(t)
 	w.passes(t)
-	caught := 0
+	caught, tried := 0, 0
 	useful := map[string]bool{}
 	for _, b := range bugs {
+		useful[b.by] = true
 		t.Run(b.name, func(t *testing.T) {
+			tried++
 			by := w.catchers(t, b)
 			if !slices.Contains(by, b.by) {
 				t.Errorf("it was not seen by: %s", b.by)
 				return
 			}
 			caught++
-			for _, name := range by {
-				useful[name] = true
-			}
 			t.Logf("caught by: %s", strings.Join(by, "; "))
 		})
 	}
 	w.passes(t) // each bug is mended again
 	for _, c := range checks {
 		if !useful[c.name] {
-			t.Errorf("no bug is caught by: %s", c.name)
+			t.Errorf("no bug needs: %s", c.name)
 		}
 	}
-	prove.Report(t, "seeded bugs are caught", "%d of %d caught by %d checks, which the product passes", caught, len(bugs), len(checks))
+	prove.Report(t, "seeded bugs are caught", "%d of %d caught by %d checks, which the product passes", caught, tried, len(checks))
 }
 
 // passes demands that the battery finds nothing.

@@ -71,9 +71,9 @@ var bugs = []bug{
 	{name: "a takeover is judged before the locks", by: "a takeover is judged under the locks", in: []edit{
 		{"claim", "l := NULL;\n        IF e.status = 'running' THEN", "IF false THEN"},
 	}},
-	{name: "a takeover waits for the heartbeat and does not look again", by: "a takeover waits out a heartbeat", in: []edit{
+	{name: "a heartbeat under way is no sign of life", by: "a takeover waits out a heartbeat", in: []edit{
 		soon("claim"),
-		{"claim", "l := NULL;\n        IF e.status = 'running' THEN", "IF false THEN"},
+		{"claim", "verdict := 'wait'; reason := 'busy'; -- its heartbeat is being written\n                EXIT;", "NULL;"},
 	}},
 	{name: "a heartbeat inserts", by: "a heartbeat never inserts", in: []edit{
 		{"heartbeat", "RETURN CASE WHEN NOT FOUND", `IF NOT FOUND THEN

@@ -65,15 +65,7 @@ func TestProveHistoriesAreLinearizable(t *testing.T) {
 // The same recording with the fence taken out of the functions is rejected.
 func TestProveHistoriesWithoutFenceAreRejected(t *testing.T) {
 	url := rig.Database(t)
-	owner := rig.Session(t, url)
-	for _, f := range [][2]string{
-		{"complete", "\n      AND t.execution_id = complete.execution_id AND t.status = 'running'"},
-		{"barrier", "\n          AND t.execution_id = NEW.execution_id"},
-	} {
-		if _, err := rig.Break(t.Context(), owner, f[0], f[1], ""); err != nil {
-			t.Fatal(err)
-		}
-	}
+	rig.BreakFence(t, rig.Session(t, url))
 	r := newRun(t, url)
 	rejected, seen := 0, 0
 	for seen < 40*lifetime && rejected == 0 {
@@ -191,6 +183,7 @@ func (r *run) client(t *testing.T, k int) *client {
 
 // terminate ends sessions of the clients on the server, one after the other.
 func (r *run) terminate(ctx context.Context, t *testing.T, running func() bool) {
+	t.Helper()
 	c := rig.Session(t, r.url)
 	rnd := rand.New(rand.NewPCG(r.seed, 1<<32))
 	for running() {

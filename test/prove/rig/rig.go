@@ -122,3 +122,17 @@ func Break(ctx context.Context, owner *pgx.Conn, function, old, instead string) 
 	}
 	return source, nil
 }
+
+// BreakFence takes out what stops a stale attempt: both places where the ledger compares
+// the execution_id of a commit with the window's.
+func BreakFence(t testing.TB, owner *pgx.Conn) {
+	t.Helper()
+	for _, f := range [][3]string{
+		{"complete", "AND t.execution_id = complete.execution_id AND t.status = 'running'", ""},
+		{"barrier", "AND t.execution_id = NEW.execution_id", ""},
+	} {
+		if _, err := Break(t.Context(), owner, f[0], f[1], f[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

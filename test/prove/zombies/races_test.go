@@ -34,7 +34,7 @@ func TestProveTakeoverAgainstComplete(t *testing.T) {
 // Without the fence the same races have windows with two effects.
 func TestProveTakeoverWithoutFenceIsSeen(t *testing.T) {
 	w := newWorld(t)
-	w.breakFence(t)
+	rig.BreakFence(t, w.owner)
 	twice, races := 0, 0
 	for ; races < 400 && twice == 0; races += 40 {
 		w.races(t, 40)
@@ -86,6 +86,7 @@ func (w *world) races(t *testing.T, n int) *winners {
 
 // race is one window. The holder is brought to a point drawn at random; then both start.
 func (r *racer) race(t *testing.T, a claim.Attempt, won *winners) {
+	t.Helper()
 	ctx := t.Context()
 	got, err := r.holder.Claim(ctx, claim.Request{Attempt: a, Lease: 5 * time.Millisecond})
 	if err != nil || got.Verdict != claim.Run {
@@ -119,6 +120,7 @@ func (r *racer) race(t *testing.T, a claim.Attempt, won *winners) {
 
 // prepare brings the holder to a point and gives what it does from there.
 func (r *racer) prepare(t *testing.T, a claim.Attempt) (goOn func() string) {
+	t.Helper()
 	ctx := t.Context()
 	stage := r.rnd.IntN(4)
 	if stage == 3 {
@@ -168,6 +170,7 @@ func (r *racer) prepare(t *testing.T, a claim.Attempt) (goOn func() string) {
 
 // again replaces a session that was ended because its transaction idled.
 func (r *racer) again(t *testing.T) {
+	t.Helper()
 	if !r.first.IsClosed() {
 		return
 	}
@@ -181,6 +184,7 @@ func (r *racer) again(t *testing.T) {
 
 // takeOver claims until the window is given or completed, and says whether it committed.
 func (r *racer) takeOver(t *testing.T, heir claim.Attempt) bool {
+	t.Helper()
 	for end := time.Now().Add(rig.Patience); time.Now().Before(end); {
 		got, err := r.heir.Claim(t.Context(), claim.Request{Attempt: heir, Lease: time.Hour})
 		switch {

@@ -166,7 +166,7 @@ func TestProveZombiesWithoutFenceAreSeen(t *testing.T) {
 	seen := 0
 	for _, s := range []scenario{{stop: begun, insistent: true, finished: true}, {endpoint: true, stop: begun, finished: true}} {
 		w := newWorld(t)
-		w.breakFence(t)
+		rig.BreakFence(t, w.owner)
 		result, _, taken := w.run(t, s, 0)
 		if n := rig.Value[int](t, w.owner, "SELECT count(*) FROM effect"); result != fine || !taken || n != 2 {
 			t.Errorf("%s: %s, %d effects; the proof would not notice the loss of the fence", s, result, n)
@@ -188,19 +188,6 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	url := rig.Database(t)
 	return &world{url: url, owner: rig.Session(t, url), ledger: rig.Ledger(t, url)}
-}
-
-// breakFence takes out what stops a zombie.
-func (w *world) breakFence(t *testing.T) {
-	t.Helper()
-	for _, f := range [][2]string{
-		{"complete", "\n      AND t.execution_id = complete.execution_id AND t.status = 'running'"},
-		{"barrier", "\n          AND t.execution_id = NEW.execution_id"},
-	} {
-		if _, err := rig.Break(t.Context(), w.owner, f[0], f[1], ""); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // run plays one scenario at the nth window.
