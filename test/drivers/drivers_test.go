@@ -1,8 +1,11 @@
 package drivers_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/onceguard/onceguard/test/postgres"
 )
@@ -189,4 +192,13 @@ func TestSwallowedError(t *testing.T) {
 		s.start(w, w.swallow, s.url, execution).exits(0)
 		s.is("10 units, 0 bookings, running")
 	})
+}
+
+// In autocommit begin is a transaction of its own, and is refused at once.
+func TestBeginWithoutATransaction(t *testing.T) {
+	s := newShop(t)
+	_, err := connect(t, s.url).Exec(t.Context(), "SELECT onceguard.begin($1, $2::text::timestamptz, $3)", job, window, s.claim())
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "OG006" {
+		t.Error(err)
+	}
 }
