@@ -10,6 +10,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/onceguard/onceguard/pkg/contract"
 )
 
 // Request is what a worker asks to be committed.
@@ -217,10 +219,15 @@ func (c Closing) plain() Closing {
 	return c
 }
 
-// PayloadDigest names the payload, "" when there is none.
+// PayloadDigest names the payload, "" when there is none: a text as the annotation payload
+// of a CronJob is named, anything else by its canonical JSON as a text.
 func (c Closing) PayloadDigest() string {
 	if isNull(c.Payload) {
 		return ""
+	}
+	var text string
+	if json.Unmarshal(c.Payload, &text) == nil {
+		return contract.PayloadDigest(text)
 	}
 	return digest(c.Payload)
 }
