@@ -142,7 +142,7 @@ func TestCopyThatStalls(t *testing.T) {
 	}{
 		{"for ever", "nothing came for 300ms", Invalid, func(b *bench, _ func()) {}},
 		{"beyond the right", "lost its right", NoAttempt, func(b *bench, _ func()) { close(b.holder.lost) }},
-		{"beyond the client", "context canceled", Unavailable, func(_ *bench, cancel func()) { cancel() }},
+		{"beyond the client", "the client has left", Unavailable, func(_ *bench, cancel func()) { cancel() }},
 		{"beyond DELETE", "on request", Ended, func(b *bench, _ func()) {
 			if err := b.Drop(b.t.Context(), b.open.id); err != nil {
 				b.t.Error(err)

@@ -145,12 +145,13 @@ func said(err error) string {
 }
 
 // temporary says whether the very same statement may succeed later: the connection, a
-// shutdown, too many connections, a conflict with another transaction.
+// shutdown, too many connections, a conflict with another transaction, a guard that stood
+// still for so long that the server ended its session.
 func temporary(pg *pgconn.PgError) bool {
 	if pg.Code == "08P01" { // the wrong number of arguments
 		return false
 	}
-	for _, class := range []string{"08", "40", "53", "57P", "55P03", "58"} {
+	for _, class := range []string{"08", "25P03", "40", "53", "57P", "55P03", "58"} {
 		if strings.HasPrefix(pg.Code, class) {
 			return true
 		}

@@ -173,7 +173,7 @@ func TestOneTransactionAtATime(t *testing.T) {
 	// Its client gives up: the statement is cancelled, and nothing is held any longer.
 	cancel()
 	b.wants(<-done, Unavailable)
-	b.over(id, "context canceled")
+	b.over(id, "the client has left")
 	b.must(insert)
 }
 

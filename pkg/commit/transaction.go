@@ -183,7 +183,11 @@ func gaveUp(ctx context.Context) *Error {
 	if e, ok := errors.AsType[*Error](context.Cause(ctx)); ok {
 		return e
 	}
-	return newError(Unavailable, ctx.Err(), "given up before COMMIT: %s; nothing is committed", context.Cause(ctx))
+	why := context.Cause(ctx)
+	if errors.Is(why, context.Canceled) {
+		why = errors.New("the client has left")
+	}
+	return newError(Unavailable, why, "given up before COMMIT: %s; nothing is committed", why)
 }
 
 // errTooMuch: more rows were asked for than an answer holds.
