@@ -47,9 +47,14 @@ BEGIN
     IF idle IS NOT NULL AND (present = interval '0' OR present > idle) THEN
         PERFORM set_config('idle_in_transaction_session_timeout', greatest(1, (extract(epoch FROM idle) * 1000)::int)::text, true);
     END IF;
+    -- A statement, or a trigger at COMMIT, must not run on when its client has gone, also when
+    -- it swallows cancellations: the window would stay locked. Not every server can notice.
+    IF current_setting('client_connection_check_interval', true) = '0' AND version() ~ '(linux|darwin|bsd)' THEN
+        PERFORM set_config('client_connection_check_interval', '5s', true);
+    END IF;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.begin IS 'First statement of a business transaction: from here on this very transaction can commit only if it calls complete() or checkpoint() for the same window with a still current execution_id. It also bounds idling inside the transaction.';
+COMMENT ON FUNCTION onceguard.begin IS 'First statement of a business transaction: from here on this very transaction can commit only if it calls complete() or checkpoint() for the same window with a still current execution_id. It also bounds idling inside the transaction, and ends it when the client has gone.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.check_armed(job_name text, window_start timestamptz, execution_id uuid) RETURNS void

@@ -206,11 +206,11 @@ func (w *world) unchanged(name string) {
 	}
 }
 
-// left: no session of the login goes on, but the ledger's.
+// left: no session of the login goes on, but the one of the ledger.
 func (w *world) left() {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		n := w.text(w.names.Replace("SELECT count(*)::text FROM pg_stat_activity WHERE usename = '{login}' AND application_name <> 'onceguard-guard'"))
+		n := w.text(w.names.Replace("SELECT greatest(0, count(*) - 1)::text FROM pg_stat_activity WHERE usename = '{login}'"))
 		if n == "0" {
 			return
 		}
