@@ -59,7 +59,7 @@ func (e *Error) at(index int) *Error {
 // of puts the name of the statement in front of a message that goes on from it; "" for
 // the only one.
 func (e *Error) of(statement string) *Error {
-	if statement == "" && strings.HasPrefix(e.Message, " ") {
+	if statement == "" && !strings.HasPrefix(e.Message, ".") {
 		statement = "the statement"
 	}
 	e.Message = strings.TrimPrefix(statement+e.Message, ".")

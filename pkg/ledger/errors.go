@@ -56,6 +56,7 @@ var sqlstates = map[string]error{
 	"28":    ErrConfig,     // authentication
 	"08":    ErrUnavailable,
 	"25006": ErrUnavailable, // a standby: the primary has moved
+	"25P03": ErrUnavailable, // the server ended a session that stood still in its transaction
 	"40":    ErrUnavailable, // serialization, deadlock
 	"53":    ErrUnavailable, // too many connections, disk, memory
 	"55P03": ErrUnavailable, // lock timeout

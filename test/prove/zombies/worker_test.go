@@ -31,15 +31,23 @@ type job struct {
 	Name    string
 	Attempt claim.Attempt
 	Lease   time.Duration
-	// Endpoint: by package commit, as a worker's HTTP request is; else by a driver of
-	// its own. Heartbeats: nothing but heartbeats, the worker is another process.
-	Endpoint, Heartbeats bool
+	Way     way
 	// Stop is where it waits to be frozen.
 	Stop point
 	// Insistent switches the limit off that begin() puts on idling.
 	Insistent bool
-	Gate      int64 // advisory lock that a statement of Endpoint waits for
+	Gate      int64 // advisory lock that a statement of byEndpoint waits for
 }
+
+// way is how it commits.
+type way string
+
+const (
+	byDriver      way = "driver"      // a transaction of its own
+	byEndpoint    way = "endpoint"    // package commit, as POST /v1/commit does
+	byInteractive way = "interactive" // package commit, as /v1/tx does
+	byOthers      way = "others"      // not at all: the worker is another process
+)
 
 // point is a place in the life of an attempt.
 type point string
@@ -81,12 +89,14 @@ func live(in io.Reader, out io.Writer, description string) error {
 	}
 	stop := z.heartbeats(ctx)
 	result := fine
-	switch {
-	case z.Heartbeats:
+	switch z.Way {
+	case byOthers:
 		z.at(claimed)
-	case z.Endpoint:
+	case byEndpoint:
 		result = z.endpoint(ctx)
-	default:
+	case byInteractive:
+		result = z.interactive(ctx)
+	case byDriver:
 		result = z.driver(ctx)
 	}
 	z.say("commit %s", result)
@@ -176,6 +186,28 @@ func (z *zombie) endpoint(ctx context.Context) string {
 		z.say("at %s", z.Stop)
 	}
 	_, err := commit.New(z.ledger, &holder{attempt: z.Attempt}, zap.NewNop()).Commit(ctx, request(z.Attempt, z.Gate, z.Insistent))
+	return refusal(err)
+}
+
+// interactive commits by an interactive transaction of the local endpoint.
+func (z *zombie) interactive(ctx context.Context) string {
+	z.at(claimed)
+	c := commit.New(z.ledger, &holder{attempt: z.Attempt}, zap.NewNop())
+	tx, err := c.Open(ctx)
+	if err != nil {
+		return refusal(err)
+	}
+	for _, s := range request(z.Attempt, 0, z.Insistent).Statements {
+		if _, err := c.Query(ctx, tx.ID, s); err != nil {
+			return refusal(err)
+		}
+	}
+	z.at(begun)
+	_, err = c.Finish(ctx, tx.ID, commit.Closing{})
+	return refusal(err)
+}
+
+func refusal(err error) string {
 	if e, ok := errors.AsType[*commit.Error](err); ok {
 		return string(e.Code)
 	}
