@@ -144,12 +144,13 @@ func (m *step) waitText(a claim.Answer) string {
 // refuseText says why a retry makes no sense, and what a person can do.
 func (m *step) refuseText(a claim.Answer) string {
 	w, h := m.conf.Window, a.Holder
-	switch r := a.Reason; {
-	case r == claim.PayloadConflict:
+	if a.Reason == claim.PayloadConflict {
 		return m.say(TextRefusePayload, w, h.PayloadDigest, cmp.Or(m.conf.PayloadDigest, "-"))
-	case r == claim.IsExhausted:
+	}
+	if a.Reason == claim.IsExhausted {
 		return m.say(TextRefuseExhausted, w, h.Attempt, m.holder(h), m.command("rerun", w))
-	case r == claim.IsHeld:
+	}
+	if a.Reason == claim.IsHeld {
 		return m.say(TextRefuseHeld, w, h.Attempt, m.holder(h), m.command("rerun", w), m.command("cancel", w))
 	}
 	return m.say(TextRefuseOther, w, a.Reason)

@@ -26,6 +26,9 @@ func TestEachVerdictIsExplained(t *testing.T) {
 	const own, other = "2026-11-30T13:18:00Z", "2026-11-30T13:17:00Z"
 	payload := holding(own)
 	payload.PayloadDigest = "sha256:stored"
+	heard := map[claim.Verdict]wire.Message{
+		claim.Skip: {Type: wire.TypeSkip}, claim.Wait: {Type: wire.TypeWait}, claim.Refuse: {Type: wire.TypeRefuse, Code: contract.ExitRefused},
+	}
 	seen := claim.Holder{Window: holding(other).Window}
 	for _, c := range []struct {
 		verdict claim.Verdict
@@ -58,18 +61,14 @@ func TestEachVerdictIsExplained(t *testing.T) {
 			w := newStory(t, func(conf *Conf) {
 				conf.LogLanguage, conf.StartDeadline, conf.PayloadDigest = language, contract.Duration(30*time.Minute), "sha256:ours"
 			}).play(Start{}, main1()).asked(claim.Answer{Verdict: c.verdict, Reason: c.reason, Holder: c.holder})
-			var m wire.Message
-			switch v := c.verdict; {
-			case v == claim.Skip:
+			if c.verdict == claim.Skip {
 				if r, ok := w.did[len(w.did)-1].(RecordSkip); !ok || r.Reason != c.reason {
 					t.Errorf("%s: %+v is not the record of the skip", c.reason, w.did[len(w.did)-1])
 				}
-				m = w.play(SkipRecorded{}).wants(1, wire.TypeSkip, 0)
-			case v == claim.Wait:
-				m = w.wants(1, wire.TypeWait, 0)
-			default:
-				m = w.wants(1, wire.TypeRefuse, contract.ExitRefused)
+				w.play(SkipRecorded{})
 			}
+			want := heard[c.verdict]
+			m := w.wants(1, want.Type, want.Code)
 			for _, word := range c.words {
 				if !strings.Contains(m.Message, word) {
 					t.Errorf("%s %s (%s) does not say %q: %s", c.verdict, c.reason, language, word, m.Message)
