@@ -34,12 +34,12 @@ func TestScriptsOfTheEndpointsDocument(t *testing.T) {
 	if n := strings.Count(string(text), "```sh\n"); n != len(examples) || n == 0 {
 		t.Errorf("%d of %d scripts are followed by what they print", len(examples), n)
 	}
-	guardExec := built(t, "cmd/guard-exec")
+	guardExec, s := built(t, "cmd/guard-exec"), newShop(t)
 	for _, e := range examples {
 		script, want := e[1], e[2]
 		name, _, _ := strings.Cut(script, "\n")
 		t.Run(name, func(t *testing.T) {
-			s := newShop(t)
+			s.clear(t)
 			script := "set -eu; cd '" + t.TempDir() + "'\n" + strings.ReplaceAll(script, "/onceguard/guard-exec", guardExec)
 			got := s.guarded(worker{}, "sh", "-c", script).exits(0)
 			got = noise.ReplaceAllString(strings.TrimSpace(strings.ReplaceAll(got, "}{", "}\n{")), "…")

@@ -191,8 +191,16 @@ func newShop(t *testing.T) *shop {
 	s.exec("CREATE TABLE balance (account text PRIMARY KEY, units bigint NOT NULL)",
 		"CREATE TABLE booking (account text NOT NULL, window_start timestamptz NOT NULL, units bigint NOT NULL)",
 		"INSERT INTO balance VALUES ('daily-credit', 0)",
-		"GRANT SELECT, UPDATE ON balance TO "+role, "GRANT INSERT ON booking TO "+role)
+		"GRANT SELECT, UPDATE ON balance TO "+role, "GRANT SELECT, INSERT ON booking TO "+role)
 	return s
+}
+
+// clear makes the shop new again for a test: nothing booked, no window known.
+func (s *shop) clear(t *testing.T) {
+	t.Helper()
+	s.t = t
+	s.exec("TRUNCATE booking, onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip, onceguard.job_checkpoint",
+		"UPDATE balance SET units = 0")
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
