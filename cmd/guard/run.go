@@ -44,7 +44,11 @@ the instant at which it starts. For a cron entry that fires every hour:
 In a crontab line cron reads % as the end of the command, so write \% there:
 "$(date -u +\%Y-\%m-\%dT\%H:00:00Z)".
 
-Exit code: the command's; 0 when the window is done already; 75 try again later; 78 a
+While another run has the window, or with --overlap wait, --overlap replace or --order
+serial another window is in the way, it waits as long as that takes; --start-deadline
+bounds the latter.
+
+Exit code: the command's; 0 when the window is done already or closed; 75 try again later; 78 a
 retry makes no sense.
 `
 
