@@ -146,12 +146,12 @@ func decideTerms(t Terms, s Seen) Decision {
 		return Decision{Verdict: Wait, Reason: Overlap}
 	}
 	d := Decision{Verdict: Run, Reason: First, Fence: overlaps && s.Others.Dead}
-	switch s.Status {
-	case Running:
+	switch {
+	case s.Status == Running:
 		d.Reason = Takeover
-	case Failed:
+	case s.Status == Failed:
 		d.Reason = Retry
-	case Skipped, Exhausted:
+	case s.Status != "":
 		d.Reason = Reopened
 	}
 	return d

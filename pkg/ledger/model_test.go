@@ -147,10 +147,10 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(4))}
 	names := []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}
-	switch r.focus {
-	case attempts:
+	switch {
+	case r.focus == attempts:
 		names = names[:1]
-	case ordered:
+	case r.focus == ordered:
 		names = names[:2+rnd.IntN(3)]
 	default:
 		names = names[:2+rnd.IntN(5)]
@@ -176,14 +176,20 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	return r.outcomes(ctx)
 }
 
-// outcomes compares what is recorded of all attempts.
+// outcomes compares how all windows and attempts are recorded.
 func (r *run) outcomes(ctx context.Context) error {
 	for _, w := range r.windows {
-		var want []string
+		s, err := r.model.Stored(ctx, w)
+		if err != nil {
+			return err
+		}
+		want := []string{string(s.Status)}
 		for _, a := range r.model.Attempts(w) {
 			want = append(want, string(a.Outcome))
 		}
-		rows, err := r.people.owner.Query(ctx, "SELECT coalesce(outcome, '') FROM onceguard.job_attempt WHERE job_name = $1 AND window_start = $2 ORDER BY attempt", w.JobName, w.Start)
+		rows, err := r.people.owner.Query(ctx, `SELECT coalesce(x, '') FROM (
+			SELECT 0 AS n, (SELECT status FROM onceguard.job_execution WHERE job_name = $1 AND window_start = $2) AS x
+			UNION ALL SELECT attempt, outcome FROM onceguard.job_attempt WHERE job_name = $1 AND window_start = $2) y ORDER BY n`, w.JobName, w.Start)
 		if err != nil {
 			return err
 		}
@@ -284,10 +290,10 @@ func (r *run) payload() string {
 func (r *run) terms(w window.Window) (t claim.Terms) {
 	// often is the one chance in n of a term; one that the sequence is about is frequent.
 	often := func(about focus, n int) bool {
-		switch r.focus {
-		case mixed:
+		switch {
+		case r.focus == mixed:
 			return r.rnd.IntN(n) == 0
-		case about:
+		case r.focus == about:
 			return r.rnd.IntN(3) > 0
 		}
 		return r.rnd.IntN(4*n) == 0
