@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -82,15 +83,19 @@ type asker struct {
 	w     *worker
 	guard *guard
 	*commit.Committer
+	tx      string // the interactive transaction that is open, or whose commit is asked for
 	told    told
-	unknown bool // it was told so, and not yet what came of it
+	unknown bool // a commit may have been made, and it was said so
 }
 
 func newAsker(ctx context.Context, w *worker) (*asker, error) {
+	return newAskerOf(ctx, w, resolver{w.ledger, w.proxy.Release})
+}
+
+func newAskerOf(ctx context.Context, w *worker, l commit.Ledger) (*asker, error) {
 	a, err := w.claimed(ctx)
-	s := &asker{w: w, guard: &guard{a: a}, told: nothing}
-	s.Committer = commit.New(resolver{w.ledger, w.proxy.Release}, s.guard, zap.NewNop())
-	return s, err
+	g := &guard{a: a}
+	return &asker{w: w, guard: g, Committer: commit.New(l, g, zap.NewNop()), told: nothing}, err
 }
 
 // heard takes in an answer, and says whether it was the last one. The error is a violation.
@@ -110,10 +115,12 @@ func (s *asker) heard(replayed bool, err error) (done bool, violation error) {
 	case commit.UnknownResult:
 		s.told, s.unknown = nothing, true
 	case commit.NotCommitted:
-		s.told, s.unknown = denied, false
+		s.told, s.unknown, s.tx = denied, false, ""
 	case commit.Unavailable:
 		if s.told = denied; s.unknown {
-			s.told = nothing
+			s.told = nothing // of an earlier commit it says nothing
+		} else {
+			s.tx = ""
 		}
 	default:
 		return false, fmt.Errorf("nobody else is there, and it says %w", e)
@@ -121,47 +128,130 @@ func (s *asker) heard(replayed bool, err error) (done bool, violation error) {
 	return false, nil
 }
 
-// oneShot is the request of one commit.
-func oneShot(a claim.Attempt) (commit.Request, error) {
-	return commit.Parse(fmt.Appendf(nil,
-		`{"statements": [{"sql": "INSERT INTO effect VALUES ($1, $2, $3)", "args": [%q, %q, 1], "expect_rows": 1}], "payload": {"file": 1}, "result": {"n": 7}, "processed": 7}`,
-		a.Window.JobName, a.Window.Start.Format("2006-01-02T15:04:05Z07:00")))
+const closing = `"payload": {"file": 1}, "result": {"n": 7}, "processed": 7`
+
+// insert is the statement with the effect, and the request that ends with it.
+func insert(a claim.Attempt, end string) (commit.Request, error) {
+	return commit.Parse(fmt.Appendf(nil, `{"statements": [{"sql": "INSERT INTO effect VALUES ($1, $2, 1)", "args": [%q, %q], "expect_rows": 1}], %s}`,
+		a.Window.JobName, a.Window.Start.Format(time.RFC3339), end))
 }
 
-func committing(ctx context.Context, w *worker) (client, error) {
-	s, err := newAsker(ctx, w)
-	if err != nil {
-		return client{}, err
+// kept is nil when the result is the one that was given.
+func kept(a commit.Answer) error {
+	if string(a.Result) != `{"n": 7}` || a.Processed == nil || *a.Processed != 7 || !a.Completed {
+		return fmt.Errorf("answered %+v", a)
 	}
-	r, err := oneShot(s.guard.a)
-	ask := func(ctx context.Context) (bool, error) {
-		got, err := s.Commit(ctx, r)
-		if err == nil && (string(got.Result) != `{"n": 7}` || got.Processed == nil || *got.Processed != 7) {
-			return false, fmt.Errorf("answered %+v", got)
-		}
-		return s.heard(got.Replayed, err)
-	}
+	return nil
+}
+
+// client is the asker's trial; ask is the commit of r or of what came before it.
+func (s *asker) client(r commit.Request, ask func(context.Context) (commit.Answer, error)) client {
+	piece := r.Checkpoint != nil
 	return client{
-		ask:   ask,
-		holds: func(ctx context.Context) error { return w.holds(ctx, s.guard.attempt(), s.told) },
+		ask: func(ctx context.Context) (bool, error) {
+			got, err := ask(ctx)
+			done, violation := s.heard(got.Replayed, err)
+			switch {
+			case violation != nil || !done:
+			case piece && (got.Completed || got.CheckpointSeq != 1):
+				violation = fmt.Errorf("answered %+v", got)
+			case !piece:
+				violation = kept(got)
+			}
+			return done, violation
+		},
+		holds: func(ctx context.Context) error { return s.w.holds(ctx, s.guard.attempt(), s.told, piece) },
 		done: func(ctx context.Context) error {
-			if !s.guard.committed || s.guard.fenced {
+			a := s.guard.attempt()
+			if s.guard.committed == piece || s.guard.fenced {
 				return fmt.Errorf("the guard was told: committed %v, fenced %v", s.guard.committed, s.guard.fenced)
 			}
-			if err := w.completed(ctx, s.guard.a, 1); err != nil {
+			past := commit.New(s.w.direct, s.guard, zap.NewNop())
+			if piece { // once more, and then the rest
+				if got, err := past.Commit(ctx, r); err != nil || !got.Replayed || got.CheckpointSeq != 1 {
+					return fmt.Errorf("asked again: %+v, %w", got, err)
+				}
+				if _, err := past.Commit(ctx, commit.Request{}); err != nil {
+					return fmt.Errorf("completing after the piece: %w", err)
+				}
+				return s.w.completed(ctx, s.guard.attempt(), 1, 1)
+			}
+			if err := s.w.completed(ctx, a, 1, 1); err != nil {
 				return err
 			}
-			past := commit.New(w.direct, s.guard, zap.NewNop())
-			if got, err := past.Commit(ctx, r); err != nil || !got.Replayed || string(got.Result) != `{"n": 7}` {
+			if s.tx != "" {
+				got, err := past.Finish(ctx, s.tx, r.Closing)
+				if err != nil || !got.Replayed || kept(got) != nil {
+					return fmt.Errorf("asked again: %+v, %w", got, err)
+				}
+				return nil
+			}
+			if got, err := past.Commit(ctx, r); err != nil || !got.Replayed || kept(got) != nil {
 				return fmt.Errorf("asked again: %+v, %w", got, err)
 			}
-			other := r
-			other.Result = []byte(`{"n": 8}`)
-			_, err := past.Commit(ctx, other)
+			r.Result = []byte(`{"n": 8}`)
+			_, err := past.Commit(ctx, r)
 			if e, ok := errors.AsType[*commit.Error](err); !ok || e.Code != commit.OtherRequest {
 				return fmt.Errorf("another request: %w", err)
 			}
 			return nil
 		},
-	}, err
+	}
+}
+
+func committing(ctx context.Context, w *worker) (client, error) { return oneShot(ctx, w, closing) }
+
+func checkpointing(ctx context.Context, w *worker) (client, error) {
+	return oneShot(ctx, w, `"complete": false, "checkpoint": {"at": 1}`)
+}
+
+func oneShot(ctx context.Context, w *worker, end string) (client, error) {
+	s, err := newAsker(ctx, w)
+	if err != nil {
+		return client{}, err
+	}
+	return s.oneShot(end)
+}
+
+func (s *asker) oneShot(end string) (client, error) {
+	r, err := insert(s.guard.a, end)
+	return s.client(r, func(ctx context.Context) (commit.Answer, error) { return s.Commit(ctx, r) }), err
+}
+
+// repeating is a worker that has lost the answer to its commit and asks again.
+func repeating(ctx context.Context, w *worker) (client, error) {
+	s, err := newAsker(ctx, w)
+	if err != nil {
+		return client{}, err
+	}
+	r, err := insert(s.guard.a, closing)
+	if err != nil {
+		return client{}, err
+	}
+	_, err = commit.New(w.direct, s.guard, zap.NewNop()).Commit(ctx, r)
+	s.unknown = true
+	return s.client(r, func(ctx context.Context) (commit.Answer, error) { return s.Commit(ctx, r) }), err
+}
+
+// interacting is a worker with an interactive transaction. What fails before its commit
+// is begun again.
+func interacting(ctx context.Context, w *worker) (client, error) {
+	s, err := newAsker(ctx, w)
+	if err != nil {
+		return client{}, err
+	}
+	r, err := insert(s.guard.a, closing)
+	return s.client(r, func(ctx context.Context) (commit.Answer, error) {
+		if !s.unknown {
+			tx, err := s.Open(ctx)
+			if err != nil {
+				return commit.Answer{}, err
+			}
+			s.tx = tx.ID
+			if _, err = s.Query(ctx, s.tx, r.Statements[0]); err != nil {
+				return commit.Answer{}, err
+			}
+		}
+		return s.Finish(ctx, s.tx, r.Closing)
+	}), err
 }

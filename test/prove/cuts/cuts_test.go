@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -33,19 +32,30 @@ func (c cut) String() string { return fmt.Sprintf("%s, %s %q", c.op.name, c.faul
 // silent says whether the client must give up by itself.
 func silent(k pgproxy.Kind) bool { return k == pgproxy.Silence || k == pgproxy.CutServer }
 
-// cuts are the trials at one message. In the short form the ends of both sides are cut
-// before and after every message, and the other faults happen at one message in eight.
+// cuts are the trials at one message. In the short form both sides are cut off before
+// every message, and after those that make somebody act: after another one is nearly
+// before the next. The other faults then happen at some messages.
 //
 // patient: the client would wait long for an answer.
 func cuts(op operation, m pgproxy.Message, patient bool, random *rand.Rand) (all []cut) {
 	for _, k := range []pgproxy.Kind{pgproxy.Cut, pgproxy.CutClient, pgproxy.CutServer, pgproxy.Silence} {
 		for _, after := range []bool{false, true} {
-			if k == pgproxy.Cut || prove.Long() || random.IntN(16) == 0 && !(silent(k) && patient) {
+			some := random.IntN(40) == 0 && !(silent(k) && patient)
+			if prove.Long() || k == pgproxy.Cut && (!after || acts(m)) || k != pgproxy.Cut && some {
 				all = append(all, cut{op, m, pgproxy.Fault{Kind: k, After: after}})
 			}
 		}
 	}
 	return all
+}
+
+// acts says whether its receiver does something when the message has come.
+func acts(m pgproxy.Message) bool {
+	switch m.Type {
+	case "Query", "Execute", "Sync", "Terminate", "CommandComplete", "ReadyForQuery":
+		return true
+	}
+	return false
 }
 
 // record gives the messages of an undisturbed operation, and demands that they are always
@@ -70,12 +80,12 @@ func record(t *testing.T, w *worker, op operation) []pgproxy.Message {
 	return runs[0]
 }
 
-func crew(t *testing.T, option ...func(*url.URL)) []*worker {
+func crew(t *testing.T, sslmode string) []*worker {
 	t.Helper()
 	owner := bed(t)
 	var all []*worker
 	for n := range parallel {
-		all = append(all, newWorker(t, owner, n, option...))
+		all = append(all, newWorker(t, owner, n, sslmode))
 	}
 	return all
 }
@@ -83,7 +93,7 @@ func crew(t *testing.T, option ...func(*url.URL)) []*worker {
 // A connection is cut at every message of every operation. Each cut must have been
 // reached, and no answer may be untrue.
 func TestProveCutAtEveryMessage(t *testing.T) {
-	workers := crew(t)
+	workers := crew(t, "disable")
 	random := rand.New(rand.NewPCG(prove.Seed(t), 0))
 	var tasks []cut
 	boundaries := 0
@@ -94,8 +104,25 @@ func TestProveCutAtEveryMessage(t *testing.T) {
 			tasks = append(tasks, cuts(op, m, op.patient(seen, m), random)...)
 		}
 	}
+	reached, violations := try(t, workers, tasks)
+	prove.Report(t, "a connection that breaks at any protocol message fools nobody",
+		"%d operations with %d messages, %d cuts, %d of the client only, %d of the server only, %d silences, %d of %d reached, %d violations",
+		len(operations), boundaries, reached[pgproxy.Cut], reached[pgproxy.CutClient], reached[pgproxy.CutServer], reached[pgproxy.Silence],
+		sum(reached), len(tasks), violations)
+}
+
+func sum(reached map[pgproxy.Kind]int) (n int) {
+	for _, k := range reached {
+		n += k
+	}
+	return n
+}
+
+// try makes the trials, and counts by kind those whose fault was reached.
+func try(t *testing.T, workers []*worker, tasks []cut) (reached map[pgproxy.Kind]int, violations int) {
+	t.Helper()
 	var mu sync.Mutex
-	reached, violations := map[pgproxy.Kind]int{}, 0
+	reached = map[pgproxy.Kind]int{}
 	each(workers, tasks, func(w *worker, c cut) {
 		mu.Lock()
 		enough := violations >= tooMany
@@ -116,7 +143,82 @@ func TestProveCutAtEveryMessage(t *testing.T) {
 			reached[c.fault.Kind]++
 		}
 	})
-	prove.Report(t, "a connection that breaks at any protocol message fools nobody",
-		"%d operations with %d messages, %d cuts, %d of the client only, %d of the server only, %d silences, all of %d reached, %d violations",
-		len(operations), boundaries, reached[pgproxy.Cut], reached[pgproxy.CutClient], reached[pgproxy.CutServer], reached[pgproxy.Silence], len(tasks), violations)
+	return reached, violations
+}
+
+// Inside TLS it is the same, and the connection may break in its first exchange too.
+func TestProveCutInsideTLS(t *testing.T) {
+	workers := crew(t, "require")
+	var tasks []cut
+	for _, op := range operations {
+		if !prove.Long() && op.name != "claim, connecting" {
+			continue
+		}
+		for _, m := range record(t, workers[0], op) {
+			for _, k := range []pgproxy.Kind{pgproxy.Cut, pgproxy.CutClient} {
+				tasks = append(tasks, cut{op, m, pgproxy.Fault{Kind: k}})
+			}
+		}
+	}
+	reached, violations := try(t, workers, tasks)
+	prove.Report(t, "nor does one inside TLS", "%d of %d cuts reached, %d violations", sum(reached), len(tasks), violations)
+}
+
+// The repeated question is cut as well, up to three times, wherever it is then.
+func TestProveCutsInARow(t *testing.T) {
+	workers := crew(t, "disable")
+	random := rand.New(rand.NewPCG(prove.Seed(t), 1))
+	sequences := make([][]pgproxy.Message, len(operations))
+	for i, op := range operations {
+		sequences[i] = record(t, workers[0], op)
+	}
+	type row struct {
+		op     operation
+		first  pgproxy.Message
+		faults []pgproxy.Fault
+		gaps   []int // messages between a fault and the next
+	}
+	tasks := make([]row, prove.Times(100, 10*len(operations)*50))
+	for i := range tasks {
+		n := random.IntN(len(operations))
+		r := row{op: operations[n], first: sequences[n][random.IntN(len(sequences[n]))]}
+		for range 2 + random.IntN(2) {
+			kind := []pgproxy.Kind{pgproxy.Cut, pgproxy.CutClient}[random.IntN(2)]
+			r.faults = append(r.faults, pgproxy.Fault{Kind: kind, After: random.IntN(2) == 0})
+			r.gaps = append(r.gaps, 1+random.IntN(60))
+		}
+		tasks[i] = r
+	}
+	var mu sync.Mutex
+	happened, violations := map[int]int{}, 0
+	each(workers, tasks, func(w *worker, r row) {
+		_, fired, err := w.trial(t.Context(), r.op, inARow(r.first.Point, r.faults, r.gaps), false)
+		mu.Lock()
+		defer mu.Unlock()
+		happened[len(fired)]++
+		if err != nil {
+			violations++
+			t.Errorf("%s, %v at %q, after %v messages: %v; fired %q", r.op.name, r.faults, r.first, r.gaps, err, fired)
+		}
+	})
+	if happened[2] == 0 || happened[3] == 0 {
+		t.Errorf("cuts in a row: %v", happened)
+	}
+	prove.Report(t, "nor does one that breaks again while it is asked what happened",
+		"%d trials, %d with two cuts, %d with three, %d violations", len(tasks), happened[2], happened[3], violations)
+}
+
+// inARow is the rule of the first fault at a point and each other one so many messages
+// after the one before.
+func inARow(first pgproxy.Point, faults []pgproxy.Fault, gaps []int) pgproxy.Rule {
+	next, left := 0, 0
+	return func(m pgproxy.Message) pgproxy.Fault {
+		left--
+		if next == len(faults) || next == 0 && m.Point != first || next > 0 && left > 0 {
+			return pgproxy.Fault{}
+		}
+		left = gaps[next]
+		next++
+		return faults[next-1]
+	}
 }

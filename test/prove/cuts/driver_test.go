@@ -14,38 +14,54 @@ import (
 )
 
 // driver is a worker that commits by begin and complete over its own connection. As long
-// as COMMIT was not sent it begins again with its execution_id; afterwards it resolves.
+// as COMMIT was not sent it begins again with its execution_id. Afterwards it finds out
+// what came of it, by resolve or as the guard does for a worker that exits: it releases
+// the attempt, and claims the window again if it is not done.
 type driver struct {
-	w       *worker
-	conn    *pgx.Conn
-	a       claim.Attempt
-	next    uuid.UUID // replaces the execution_id, should the transaction be fenced
-	told    told
-	unknown bool // COMMIT was sent
+	w        *worker
+	conn     *pgx.Conn
+	a        claim.Attempt
+	next     uuid.UUID // the execution_id after this one
+	attempts int
+	resolves bool
+	released bool
+	told     told
+	unknown  bool // COMMIT was sent
 }
 
-func driving(ctx context.Context, w *worker) (client, error) {
+func resolvingDriver(ctx context.Context, w *worker) (client, error) {
+	return driving(ctx, w, true)
+}
+
+func releasedDriver(ctx context.Context, w *worker) (client, error) {
+	return driving(ctx, w, false)
+}
+
+func driving(ctx context.Context, w *worker, resolves bool) (client, error) {
 	a, err := w.claimed(ctx)
 	if err != nil {
 		return client{}, err
 	}
-	d := &driver{w: w, a: a, next: uuid.New(), told: nothing}
+	d := &driver{w: w, a: a, next: uuid.New(), attempts: 1, resolves: resolves, told: nothing}
 	d.conn, err = pgx.Connect(ctx, w.url)
 	return client{
 		ask:   d.ask,
-		holds: func(ctx context.Context) error { return w.holds(ctx, d.a, d.told) },
+		holds: func(ctx context.Context) error { return w.holds(ctx, d.a, d.told, false) },
 		done: func(ctx context.Context) error {
 			if err := d.conn.Close(ctx); err != nil && !d.conn.IsClosed() {
 				return err
 			}
-			return w.completed(ctx, d.a, 1)
+			return w.completed(ctx, d.a, d.attempts, 1)
 		},
 	}, err
 }
 
 func (d *driver) ask(ctx context.Context) (bool, error) {
-	if d.unknown {
+	switch {
+	case d.unknown && d.resolves:
 		return d.resolve(ctx)
+	case d.unknown:
+		return d.release(ctx)
 	}
 	d.told = denied
 	if d.conn.IsClosed() {
@@ -112,5 +128,34 @@ func (d *driver) resolve(ctx context.Context) (bool, error) {
 		return false, errors.New("resolved as lost, and nobody took over")
 	case claim.ResolvedPending:
 	}
+	return false, nil
+}
+
+// release is the guard after its worker has ended.
+func (d *driver) release(ctx context.Context) (bool, error) {
+	if !d.released {
+		got, err := d.w.ledger.Release(ctx, d.a, claim.End{Outcome: claim.OutcomeUncommitted})
+		if again, err := unanswered(err); again || err != nil {
+			return false, err
+		}
+		switch got {
+		case claim.OutcomeCompleted:
+			d.told = committed
+			return true, nil
+		case claim.OutcomeUncommitted:
+			d.released, d.told = true, denied
+		default:
+			return false, fmt.Errorf("released as %q", got)
+		}
+	}
+	next := claim.Attempt{Window: d.a.Window, ExecutionID: d.next}
+	got, err := d.w.ledger.Claim(ctx, request(next))
+	if again, err := unanswered(err); again || err != nil {
+		return false, err
+	}
+	if got.Verdict != claim.Run || got.Reason != claim.Retry && got.Reason != claim.Adopted {
+		return false, fmt.Errorf("claim after the release: %+v", got)
+	}
+	d.a, d.next, d.attempts, d.released, d.unknown = next, uuid.New(), d.attempts+1, false, false
 	return false, nil
 }

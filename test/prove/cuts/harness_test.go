@@ -102,23 +102,25 @@ type worker struct {
 	n      int // windows so far
 }
 
-func newWorker(t *testing.T, ownerURL string, n int, option ...func(*url.URL)) *worker {
+func newWorker(t *testing.T, ownerURL string, n int, sslmode string) *worker {
 	t.Helper()
 	u, err := url.Parse(ownerURL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &worker{job: fmt.Sprintf("shop/cuts-%d", n)}
-	if w.proxy, err = pgproxy.Start(u.Host, nil); err != nil {
+	secure, err := pgproxy.SelfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.proxy, err = pgproxy.Start(u.Host, secure); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.proxy.Close)
 	q := u.Query()
 	q.Set("application_name", w.job)
+	q.Set("sslmode", sslmode)
 	u.RawQuery = q.Encode()
-	for _, o := range option {
-		o(u)
-	}
 	if w.url, err = w.proxy.URL(u.String()); err != nil {
 		t.Fatal(err)
 	}
@@ -164,28 +166,30 @@ func (w *worker) claimed(ctx context.Context) (claim.Attempt, error) {
 
 // row is what the database has of a window.
 type row struct {
-	effects   int // of the business
-	status    string
-	id        string
-	attempt   int
-	leases    int
-	attempts  int
-	outcome   string // of the last attempt
-	skips     int
-	remaining time.Duration // of the lease
+	effects    int // of the business
+	status     string
+	id         string
+	attempt    int
+	checkpoint int // its sequence
+	leases     int
+	attempts   int
+	outcome    string // of the last attempt
+	skips      int
+	remaining  time.Duration // of the lease
 }
 
 func (w *worker) row(ctx context.Context, a claim.Attempt) (r row, err error) {
 	var seconds float64
 	err = w.db.QueryRow(ctx, `SELECT (SELECT count(*) FROM effect WHERE job = $1 AND at = $2),
 		coalesce(e.status, ''), coalesce(e.execution_id::text, ''), coalesce(e.attempt, 0),
+		coalesce((SELECT c.seq FROM onceguard.job_checkpoint c WHERE c.job_name = $1 AND c.window_start = $2), 0),
 		(SELECT count(*) FROM onceguard.job_lease l WHERE l.job_name = $1 AND l.window_start = $2),
 		(SELECT count(*) FROM onceguard.job_attempt t WHERE t.job_name = $1 AND t.window_start = $2),
 		coalesce((SELECT t.outcome FROM onceguard.job_attempt t WHERE t.job_name = $1 AND t.window_start = $2 ORDER BY t.attempt DESC LIMIT 1), ''),
 		(SELECT count(*) FROM onceguard.job_skip s WHERE s.job_name = $1 AND s.window_start = $2),
 		coalesce((SELECT extract(epoch FROM l.expires_at - clock_timestamp()) FROM onceguard.job_lease l WHERE l.job_name = $1 AND l.window_start = $2), 0)::float8
 		FROM (SELECT) x LEFT JOIN onceguard.job_execution e ON e.job_name = $1 AND e.window_start = $2`,
-		a.Window.JobName, a.Window.Start).Scan(&r.effects, &r.status, &r.id, &r.attempt, &r.leases, &r.attempts, &r.outcome, &r.skips, &seconds)
+		a.Window.JobName, a.Window.Start).Scan(&r.effects, &r.status, &r.id, &r.attempt, &r.checkpoint, &r.leases, &r.attempts, &r.outcome, &r.skips, &seconds)
 	r.remaining = time.Duration(seconds * float64(time.Second))
 	return r, err
 }
@@ -199,18 +203,23 @@ const (
 	committed told = "committed"
 )
 
-// true says whether what was told of a's transaction holds, and that the window is done
-// with its effect or not at all.
-func (w *worker) holds(ctx context.Context, a claim.Attempt, t told) error {
+// holds is nil when what was told of a's transaction is true, and it is there as a whole
+// or not at all: the effect, and the completion or else the checkpoint.
+func (w *worker) holds(ctx context.Context, a claim.Attempt, t told, piece bool) error {
 	r, err := w.row(ctx, a)
 	done := r.status == string(claim.Completed)
+	if piece {
+		done = r.checkpoint == 1
+	}
 	switch {
 	case err != nil:
 		return err
+	case piece && r.status != string(claim.Running) || r.checkpoint > 1:
+		return fmt.Errorf("one piece was asked for, and there is %+v", r)
 	case r.effects > 1:
 		return fmt.Errorf("%d effects", r.effects)
 	case done != (r.effects == 1):
-		return fmt.Errorf("%d effects of a window that is %q", r.effects, r.status)
+		return fmt.Errorf("the effect without the rest, or the rest without the effect: %+v", r)
 	case t == committed && !done:
 		return errors.New("answered committed, and it is not")
 	case t == denied && done:

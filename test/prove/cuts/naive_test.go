@@ -5,9 +5,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/ledger"
 	"github.com/onceguard/onceguard/test/prove"
 	"github.com/onceguard/onceguard/test/prove/pgproxy"
 )
@@ -76,7 +78,7 @@ func naively(resend bool, effects func(int)) operation {
 // The power of the proof: without the fence the very same cuts show effects twice when
 // the transaction is tried again, and none when COMMIT is.
 func TestProveCutsFindNaiveClients(t *testing.T) {
-	workers := crew(t)
+	workers := crew(t, "disable")
 	for _, c := range []struct {
 		name   string
 		resend bool
@@ -103,4 +105,55 @@ func TestProveCutsFindNaiveClients(t *testing.T) {
 		prove.Report(t, "the same cuts show what a client without the fence does ("+c.name+")",
 			"%d cuts: %d times the effect is there twice, %d times never though success was reported", len(tasks), found[2], found[0])
 	}
+}
+
+// reader finds out by reading what became of a COMMIT, instead of fencing it.
+type reader struct {
+	*ledger.Ledger
+	release func()
+}
+
+func (r reader) Resolve(ctx context.Context, a claim.Attempt, _ uuid.UUID) (claim.Resolution, error) {
+	defer r.release()
+	s, err := r.Stored(ctx, a.Window)
+	switch {
+	case err != nil:
+		return "", err
+	case s.Status == claim.Completed && s.ExecutionID == a.ExecutionID:
+		return claim.ResolvedCommitted, nil
+	}
+	return claim.ResolvedNotCommitted, nil
+}
+
+// The same for the answers: a commit that is looked up instead of resolved is denied, and
+// there afterwards, when COMMIT reaches the server late.
+func TestProveCutsFindAReader(t *testing.T) {
+	workers := crew(t, "disable")
+	op := operation{name: "commit, read", own: true, prepare: func(ctx context.Context, w *worker) (client, error) {
+		s, err := newAskerOf(ctx, w, reader{w.ledger, w.proxy.Release})
+		if err != nil {
+			return client{}, err
+		}
+		return s.oneShot(closing)
+	}}
+	var tasks []cut
+	for _, m := range record(t, workers[0], op) {
+		tasks = append(tasks, cut{op, m, pgproxy.Fault{Kind: pgproxy.CutClient}})
+	}
+	var mu sync.Mutex
+	found := 0
+	each(workers, tasks, func(w *worker, c cut) {
+		_, _, err := w.trial(t.Context(), op, pgproxy.At(c.at.Point, c.fault), false)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			return
+		}
+		found++
+		t.Logf("found: %s: %v", c, err)
+	})
+	if found == 0 {
+		t.Error("the proof is blind")
+	}
+	prove.Report(t, "the same cuts show what reading instead of resolving does", "%d cuts, %d untrue answers", len(tasks), found)
 }

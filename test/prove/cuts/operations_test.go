@@ -22,8 +22,12 @@ var operations = []operation{
 	{name: "resolve of a commit", prepare: resolvingCommitted},
 	{name: "resolve of none", prepare: resolvingNone},
 	{name: "record_skip", prepare: skipping},
-	{name: "own driver", warm: 1, prepare: driving},
+	{name: "own driver", warm: 1, prepare: resolvingDriver},
+	{name: "own driver, released", warm: 1, prepare: releasedDriver},
 	{name: "commit", own: true, stubborn: "COMMIT", prepare: committing},
+	{name: "commit, asked again", prepare: repeating},
+	{name: "piece", own: true, stubborn: "COMMIT", prepare: checkpointing},
+	{name: "interactive transaction", own: true, stubborn: "COMMIT", prepare: interacting},
 }
 
 func always(context.Context) error { return nil }
@@ -109,7 +113,7 @@ func completing(ctx context.Context, w *worker) (client, error) {
 		},
 		holds: always,
 		done: func(ctx context.Context) error {
-			if err := w.completed(ctx, a, 0); err != nil {
+			if err := w.completed(ctx, a, 1, 0); err != nil {
 				return err
 			}
 			s, err := w.direct.Stored(ctx, a.Window)
@@ -121,11 +125,11 @@ func completing(ctx context.Context, w *worker) (client, error) {
 	}, err
 }
 
-// completed is nil when the window is completed by a with so many effects, asking a
-// second time says the same, and nothing can be added.
-func (w *worker) completed(ctx context.Context, a claim.Attempt, effects int) error {
+// completed is nil when the window is completed by a, which is so many attempts old, with
+// so many effects, and asking a second time says the same.
+func (w *worker) completed(ctx context.Context, a claim.Attempt, attempts, effects int) error {
 	r, err := w.row(ctx, a)
-	if err == nil && (r.status != "completed" || r.id != a.ExecutionID.String() || r.effects != effects || r.attempts != 1) {
+	if err == nil && (r.status != "completed" || r.id != a.ExecutionID.String() || r.effects != effects || r.attempts != attempts) {
 		err = fmt.Errorf("answered committed, and there is %+v", r)
 	}
 	if err != nil {
@@ -181,7 +185,7 @@ func resolvingCommitted(ctx context.Context, w *worker) (client, error) {
 	return client{
 		ask:   func(ctx context.Context) (bool, error) { return w.resolve(ctx, a, next, claim.ResolvedCommitted) },
 		holds: always,
-		done:  func(ctx context.Context) error { return w.completed(ctx, a, 0) },
+		done:  func(ctx context.Context) error { return w.completed(ctx, a, 1, 0) },
 	}, err
 }
 
@@ -214,7 +218,7 @@ func resolvingNone(ctx context.Context, w *worker) (client, error) {
 			if err := w.direct.Complete(ctx, next, claim.Completion{}); err != nil {
 				return fmt.Errorf("the id that replaced it: %w", err)
 			}
-			return w.completed(ctx, next, 0)
+			return w.completed(ctx, next, 1, 0)
 		},
 	}, err
 }

@@ -2,14 +2,8 @@ package pgproxy_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"math/big"
-	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -256,16 +250,11 @@ func TestDelay(t *testing.T) {
 
 // Messages are seen inside TLS too, and a connection can be cut where it begins.
 func TestTLS(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c, err := pgproxy.SelfSigned()
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRig(t, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12})
+	r := newRig(t, c)
 	secure := strings.Replace(r.url, "sslmode=disable", "sslmode=require", 1)
 	client := r.connect(secure)
 	if _, encrypted := client.PgConn().Conn().(*tls.Conn); !encrypted {
