@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -41,7 +42,7 @@ type committer struct {
 var errPanic = &commit.Error{Code: "panic"}
 
 func (c committer) fail() error {
-	if c.err == error(errPanic) {
+	if errors.Is(c.err, errPanic) {
 		panic("as asked")
 	}
 	return c.err
@@ -111,7 +112,7 @@ func handler(c committer, w localapi.Window) http.Handler {
 	return localapi.Handler(localapi.Options{
 		Token: token, MaxBody: maxBody, Log: zap.NewNop(), Committer: c,
 		Window: func() localapi.Window {
-			if c.err == error(errPanic) && w.Attempt == 2 { // attemptLog asks too, and must not be what panics first
+			if errors.Is(c.err, errPanic) && w.Attempt == 2 { // attemptLog asks too, and must not be what panics first
 				panic("as asked")
 			}
 			return w
