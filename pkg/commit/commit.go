@@ -214,7 +214,7 @@ func (c *Committer) once(run context.Context, a claim.Attempt, r Request, want a
 	if err != nil {
 		return Answer{}, err
 	}
-	defer bye(conn)
+	defer bye(run, conn)
 	end, err := c.end(run, a, want)
 	if err != nil {
 		return Answer{}, err
@@ -266,9 +266,9 @@ func (c *Committer) connect(ctx context.Context) (*ledger.Conn, error) {
 }
 
 // bye closes the connection, which ends its transaction on the server, whatever state it
-// is in.
-func bye(conn *ledger.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+// is in, and whether ctx has ended or not.
+func bye(ctx context.Context, conn *ledger.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWait)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
@@ -321,8 +321,11 @@ func (c *Committer) failed(ctx context.Context, a claim.Attempt, err error) erro
 	case hasCode(err, OtherRequest):
 		// Perhaps by this very attempt, and the guard does not know: it was killed at COMMIT,
 		// or the worker has used a driver of its own.
-		if err := c.resolve(ctx, a, asked{}); !errors.Is(err, errCommitted) && !hasCode(err, FenceLost) {
-			return err
+		switch found := c.resolve(ctx, a, asked{}); {
+		case hasCode(found, NotCommitted):
+			return newError(Forbidden, err, "a statement, or a trigger at COMMIT, completes the window itself (onceguard.complete); that is the endpoint's part, leave it out; nothing is committed")
+		case !errors.Is(found, errCommitted) && !hasCode(found, FenceLost):
+			return found
 		}
 	case hasCode(err, FenceLost), hasCode(err, Closed):
 		c.fenced(ctx, a.ExecutionID)

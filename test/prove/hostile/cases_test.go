@@ -237,7 +237,7 @@ var attacks = []attack{
 	{name: "begin() again", sql: q("SELECT onceguard.begin(" + ownArgs + ")"), code: commit.Forbidden},
 	{name: "begin() of another own window", sql: q("SELECT onceguard.begin(" + spareArgs + ")"), code: commit.Forbidden},
 	{name: "begin() of another own window, swallowed", sql: try("PERFORM onceguard.begin(" + spareArgs + ")")},
-	{name: "complete() before the endpoint does", sql: q("SELECT onceguard.complete(" + ownArgs + ")"), code: commit.NotCommitted},
+	{name: "complete() before the endpoint does", sql: q("SELECT onceguard.complete(" + ownArgs + ")"), code: commit.Forbidden},
 	{name: "complete() and the barrier before the endpoint does", sql: q("SELECT onceguard.complete("+ownArgs+")", "SET CONSTRAINTS ALL IMMEDIATE"), code: commit.Forbidden},
 
 	{name: "checkpoint() in the endpoint's transaction", sql: q("SELECT onceguard.checkpoint(" + ownArgs + ", 0, '{}')")},
@@ -269,7 +269,7 @@ var attacks = []attack{
 	{name: "late: an effect", sql: late("INSERT INTO effect VALUES ({case}, 'late')")},
 	{name: "late: an error", sql: late("SELECT 1/0"), code: commit.Refused},
 	{name: "late: an error with the ledger's code for a lost fence", sql: late("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = 'OG001'; END $$"), code: commit.FenceLost},
-	{name: "late: an error with the ledger's code for a completed window", sql: late("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = 'OG002'; END $$"), code: commit.NotCommitted},
+	{name: "late: an error with the ledger's code for a completed window", sql: late("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = 'OG002'; END $$"), code: commit.Forbidden},
 	{name: "late: a conflict", sql: late("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$"), code: commit.Unavailable},
 	{name: "late: COMMIT", sql: late("COMMIT"), code: commit.Refused},
 	{name: "late: ROLLBACK", sql: late("ROLLBACK"), code: commit.Refused},
