@@ -147,12 +147,12 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(4))}
 	names := []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}
-	switch {
-	case r.focus == attempts:
+	switch r.focus {
+	case attempts:
 		names = names[:1]
-	case r.focus == ordered:
+	case ordered:
 		names = names[:2+rnd.IntN(3)]
-	default:
+	case mixed, overlaps:
 		names = names[:2+rnd.IntN(5)]
 	}
 	for _, name := range names {
@@ -290,10 +290,10 @@ func (r *run) payload() string {
 func (r *run) terms(w window.Window) (t claim.Terms) {
 	// often is the one chance in n of a term; one that the sequence is about is frequent.
 	often := func(about focus, n int) bool {
-		switch {
-		case r.focus == mixed:
+		if r.focus == mixed {
 			return r.rnd.IntN(n) == 0
-		case r.focus == about:
+		}
+		if r.focus == about {
 			return r.rnd.IntN(3) > 0
 		}
 		return r.rnd.IntN(4*n) == 0
