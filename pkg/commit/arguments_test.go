@@ -227,8 +227,10 @@ func TestProveArgumentsLoseNothing(t *testing.T) {
 }
 
 func FuzzArgument(f *testing.F) {
-	for _, s := range []string{`1`, `"x"`, `{"$type":"int8[]","value":[1,null,[2]]}`, `{"$type":"jsonb","value":{"a":[]}}`, `{"$type":"text[]","value":["\"\\"]}`,
-		`{"$type":"bytea","value":"AA=="}`, `{"$type":"timestamptz","value":"2026-11-30T13:18:00Z"}`, `[]`, `null`, `{"$type":null,"value":null}`} {
+	for _, s := range []string{
+		`1`, `"x"`, `{"$type":"int8[]","value":[1,null,[2]]}`, `{"$type":"jsonb","value":{"a":[]}}`, `{"$type":"text[]","value":["\"\\"]}`,
+		`{"$type":"bytea","value":"AA=="}`, `{"$type":"timestamptz","value":"2026-11-30T13:18:00Z"}`, `[]`, `null`, `{"$type":null,"value":null}`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {

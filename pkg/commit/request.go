@@ -78,7 +78,7 @@ func Parse(body []byte) (r Request, err error) {
 			return r, err.of(fmt.Sprintf("statements[%d]", i)).at(i)
 		}
 	}
-	return r, r.Closing.validate()
+	return r, r.validate()
 }
 
 // ParseStatement reads one statement of an interactive transaction. One that would end it
@@ -115,7 +115,7 @@ func ParseCheckpoint(body []byte) (Request, error) {
 	}
 	no := false
 	r := Request{Closing: Closing{Complete: &no, Checkpoint: p.Data, CheckpointSeq: p.Seq}}
-	return r, r.Closing.validate()
+	return r, r.validate()
 }
 
 // parse reads a body into to, which becomes what.
@@ -199,7 +199,7 @@ func (c Closing) piece() bool { return c.Complete != nil && !*c.Complete }
 // Digest names the request: equal for two requests that mean the same, whatever their
 // white space, order of keys and escapes.
 func (r Request) Digest() string {
-	r.Closing = r.Closing.plain()
+	r.Closing = r.plain()
 	return digest(r)
 }
 

@@ -20,7 +20,7 @@ type session struct {
 	conn    *ledger.Conn
 	attempt claim.Attempt
 	use     chan struct{}
-	run     context.Context // ends with the right to go on; the cause is an *Error
+	run     context.Context //nolint:containedctx // ends with the right to go on; the cause is an *Error
 	end     context.CancelCauseFunc
 	idle    *time.Timer
 	sent    atomic.Bool   // COMMIT may have been sent
@@ -55,7 +55,7 @@ func (c *Committer) Open(ctx context.Context) (Transaction, error) {
 		c.leave()
 		return Transaction{}, err
 	}
-	s, err := c.begin(ctx, a, lost)
+	s, err := c.begin(ctx, a)
 	if err != nil {
 		err = c.failed(ctx, a, err)
 		c.leave()
@@ -66,18 +66,21 @@ func (c *Committer) Open(ctx context.Context) (Transaction, error) {
 }
 
 // begin makes the session's connection and sends the beginning of the transaction.
-func (c *Committer) begin(ctx context.Context, a claim.Attempt, lost <-chan struct{}) (*session, error) {
+func (c *Committer) begin(ctx context.Context, a claim.Attempt) (*session, error) {
 	s := &session{id: uuid.NewString(), attempt: a, use: make(chan struct{}, 1), gone: make(chan struct{})}
-	// No request's context: the transaction outlives the request that opened it.
-	limited, stop := context.WithTimeoutCause(context.Background(), c.limits.Transaction, tooLong(c.limits.Transaction))
-	s.run, s.end = context.WithCancelCause(limited)
-	context.AfterFunc(s.run, stop)
+	// The transaction outlives the request that opened it.
+	limited, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), c.limits.Transaction, tooLong(c.limits.Transaction))
+	run, end := context.WithCancelCause(limited)
+	s.run, s.end = run, func(why error) {
+		end(why)
+		stop()
+	}
 	both, done := joined(ctx, s.run)
 	defer done()
 	var err error
 	if s.conn, err = c.connect(both); err == nil {
 		if _, err = (batch{head: opening(a, c.limits.Statement)}).send(both, s.conn); err != nil {
-			bye(s.conn)
+			bye(ctx, s.conn)
 		}
 	}
 	if err != nil {
@@ -114,7 +117,7 @@ func (c *Committer) watch(s *session, lost <-chan struct{}) {
 	}
 	<-s.use
 	s.idle.Stop()
-	bye(s.conn)
+	bye(s.run, s.conn)
 	c.mu.Lock()
 	if !slices.ContainsFunc(c.ended, func(e ended) bool { return e.id == s.id }) { // finish knows more
 		c.ended = append(c.ended, ended{id: s.id, why: reason(context.Cause(s.run))})
@@ -213,7 +216,15 @@ func (c *Committer) Finish(ctx context.Context, id string, end Closing) (answer 
 		answer.Replayed = true
 		return answer, nil
 	case was != nil && was.why == nil:
-		return c.again(ctx, id, want, newError(Ended, nil, "transaction %s is over, nothing of it is committed: its connection was lost at COMMIT", id))
+		lost := ended{id: id, why: newError(Ended, nil, "its connection was lost at COMMIT")}
+		if answer, err = c.again(ctx, id, want, lost.over()); hasCode(err, Ended) {
+			c.mu.Lock()
+			if i := slices.IndexFunc(c.ended, func(e ended) bool { return e.id == id }); i >= 0 {
+				c.ended[i] = lost
+			}
+			c.mu.Unlock()
+		}
+		return answer, err
 	case err != nil:
 		return c.again(ctx, id, want, err)
 	}
@@ -238,7 +249,7 @@ func (c *Committer) finish(ctx, run context.Context, s *session, want asked) (an
 		err = c.commit(run, s.conn)
 	}
 	if err != nil {
-		bye(s.conn) // its locks would keep the outcome from being found out
+		bye(ctx, s.conn) // its locks would keep the outcome from being found out
 	}
 	answer, err = c.judge(ctx, s.attempt, want, answer, err)
 	c.mu.Lock()
