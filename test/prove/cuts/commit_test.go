@@ -110,8 +110,7 @@ func (s *asker) heard(replayed bool, err error) (done bool, violation error) {
 	case !refused:
 		return false, fmt.Errorf("not an error of the endpoint: %w", err)
 	}
-	//exhaustive:ignore // the others are violations
-	switch e.Code {
+	switch e.Code { //nolint:exhaustive // all others are violations
 	case commit.UnknownResult:
 		s.told, s.unknown = nothing, true
 	case commit.NotCommitted:

@@ -30,7 +30,9 @@ type cut struct {
 func (c cut) String() string { return fmt.Sprintf("%s, %s %q", c.op.name, c.fault, c.at) }
 
 // silent says whether the client must give up by itself.
-func silent(k pgproxy.Kind) bool { return k == pgproxy.Silence || k == pgproxy.CutServer }
+func silent(k pgproxy.Kind) bool {
+	return k == pgproxy.Silence || k == pgproxy.CutServer || k == pgproxy.Delay
+}
 
 // cuts are the trials at one message. In the short form both sides are cut off before
 // every message, and after those that make somebody act: after another one is nearly
@@ -38,7 +40,7 @@ func silent(k pgproxy.Kind) bool { return k == pgproxy.Silence || k == pgproxy.C
 //
 // patient: the client would wait long for an answer.
 func cuts(op operation, m pgproxy.Message, patient bool, random *rand.Rand) (all []cut) {
-	for _, k := range []pgproxy.Kind{pgproxy.Cut, pgproxy.CutClient, pgproxy.CutServer, pgproxy.Silence} {
+	for _, k := range []pgproxy.Kind{pgproxy.Cut, pgproxy.CutClient, pgproxy.CutServer, pgproxy.Silence, pgproxy.Delay} {
 		for _, after := range []bool{false, true} {
 			some := random.IntN(40) == 0 && !(silent(k) && patient)
 			if prove.Long() || k == pgproxy.Cut && (!after || acts(m)) || k != pgproxy.Cut && some {
@@ -106,8 +108,8 @@ func TestProveCutAtEveryMessage(t *testing.T) {
 	}
 	reached, violations := try(t, workers, tasks)
 	prove.Report(t, "a connection that breaks at any protocol message fools nobody",
-		"%d operations with %d messages, %d cuts, %d of the client only, %d of the server only, %d silences, %d of %d reached, %d violations",
-		len(operations), boundaries, reached[pgproxy.Cut], reached[pgproxy.CutClient], reached[pgproxy.CutServer], reached[pgproxy.Silence],
+		"%d operations with %d messages, %d cuts, %d of the client only, %d of the server only, %d silences, %d delays, %d of %d reached, %d violations",
+		len(operations), boundaries, reached[pgproxy.Cut], reached[pgproxy.CutClient], reached[pgproxy.CutServer], reached[pgproxy.Silence], reached[pgproxy.Delay],
 		sum(reached), len(tasks), violations)
 }
 

@@ -374,13 +374,14 @@ func (w *worker) quiet(ctx context.Context) error {
 	if err := w.wait(ctx, "backends of broken connections to end", func() bool { _, broken := w.proxy.Live(); return broken == 0 }); err != nil {
 		return err
 	}
+	var open string
 	var err error
 	if werr := w.wait(ctx, "transactions to end", func() bool {
-		var open int
-		err = w.db.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle'`, w.job).Scan(&open)
-		return err != nil || open == 0
+		err = w.db.QueryRow(ctx, `SELECT coalesce(string_agg(concat_ws(' ', pid, state, 'for', clock_timestamp() - state_change, wait_event, query), '; '), '')
+			FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle'`, w.job).Scan(&open)
+		return err != nil || open == ""
 	}); werr != nil {
-		return werr
+		return fmt.Errorf("%w: %s", werr, open)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ func (n *naive) ask(ctx context.Context) (bool, error) {
 	if n.conn.IsClosed() {
 		c, err := pgx.Connect(ctx, n.w.url)
 		if err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // it asks again
 		}
 		n.conn = c
 	}
@@ -50,7 +50,7 @@ func (n *naive) ask(ctx context.Context) (bool, error) {
 		n.sent = n.sent || commit
 		if _, err := n.conn.Exec(ctx, s.sql, s.args...); err != nil {
 			_ = n.conn.Close(ctx)
-			return false, nil
+			return false, nil //nolint:nilerr // it asks again
 		}
 	}
 	return true, nil
