@@ -180,7 +180,7 @@ func TestProveCutsInARow(t *testing.T) {
 		faults []pgproxy.Fault
 		gaps   []int // messages between a fault and the next
 	}
-	tasks := make([]row, prove.Times(100, 10*len(operations)*50))
+	tasks := make([]row, prove.Times(100, 2000))
 	for i := range tasks {
 		n := random.IntN(len(operations))
 		r := row{op: operations[n], first: sequences[n][random.IntN(len(sequences[n]))]}
