@@ -34,30 +34,21 @@ func silent(k pgproxy.Kind) bool {
 	return k == pgproxy.Silence || k == pgproxy.CutServer || k == pgproxy.Delay
 }
 
-// cuts are the trials at one message. In the short form both sides are cut off before
-// every message, and after those that make somebody act: after another one is nearly
-// before the next. The other faults then happen at some messages.
+// cuts are the trials at one message. In the short form both sides are cut off at every
+// message once, before or after it; the other faults happen at some.
 //
 // patient: the client would wait long for an answer.
 func cuts(op operation, m pgproxy.Message, patient bool, random *rand.Rand) (all []cut) {
+	side := random.IntN(2) == 0
 	for _, k := range []pgproxy.Kind{pgproxy.Cut, pgproxy.CutClient, pgproxy.CutServer, pgproxy.Silence, pgproxy.Delay} {
 		for _, after := range []bool{false, true} {
 			some := random.IntN(40) == 0 && !(silent(k) && patient)
-			if prove.Long() || k == pgproxy.Cut && (!after || acts(m)) || k != pgproxy.Cut && some {
+			if prove.Long() || k == pgproxy.Cut && after == side || k != pgproxy.Cut && some {
 				all = append(all, cut{op, m, pgproxy.Fault{Kind: k, After: after}})
 			}
 		}
 	}
 	return all
-}
-
-// acts says whether its receiver does something when the message has come.
-func acts(m pgproxy.Message) bool {
-	switch m.Type {
-	case "Query", "Execute", "Sync", "Terminate", "CommandComplete", "ReadyForQuery":
-		return true
-	}
-	return false
 }
 
 // record gives the messages of an undisturbed operation, and demands that they are always
