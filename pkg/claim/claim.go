@@ -123,7 +123,9 @@ type Terms struct {
 	PayloadDigest string // the window belongs to this payload; empty: to any
 	MaxAttempts   int    // failures after which the window is closed as exhausted; zero: none
 	HoldOnCrash   bool   // after a crash a person decides
-	Reopen        bool   // a person asks: a window closed as skipped or exhausted runs
+	// ReopenBefore: a person asked at this instant, so a window that was closed as skipped or
+	// exhausted before it runs. Zero: nobody asks. What was decided later stands.
+	ReopenBefore time.Time
 }
 
 // Origin says where an attempt comes from; it is recorded, never judged.

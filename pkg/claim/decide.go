@@ -63,11 +63,11 @@ func (d Decision) Writes() bool {
 //	no      running              current          other                         wait     fence-lost
 //	no      any                  used before      -                             wait     fence-lost
 //	no      held                 -                -                             refuse   held
-//	no      skipped              -                -      not Reopen             skip     as stored
-//	no      exhausted            -                -      not Reopen             refuse   exhausted
+//	no      skipped              -                -      not reopened           skip     as stored
+//	no      exhausted            -                -      not reopened           refuse   exhausted
 //	no      running              another          alive                         wait     busy
 //	no      any                  -                -      locked                 wait     committing
-//	no      running              another          ended  stopping, not Reopen   skip     superseded    skipped
+//	no      running              another          ended  stopping, not reopened skip     superseded    skipped
 //	no      running or failed    -                ended  crashed, HoldOnCrash   refuse   held          held
 //	no      running or failed    -                ended  MaxAttempts reached    refuse   exhausted     exhausted
 //	no      none                 -                -      late                   skip     late          skipped
@@ -80,10 +80,10 @@ func (d Decision) Writes() bool {
 //	no      any                  -                ended  others alive           wait     overlap
 //	no      running              another          ended                         run      takeover      (fence others)
 //	no      failed               new              -                             run      retry         (fence others)
-//	no      skipped, exhausted   new              -      Reopen                 run      reopened      (fence others)
+//	no      skipped, exhausted   new              -      reopened               run      reopened      (fence others)
 //	no      none                 new              -                             run      first         (fence others)
 //
-// (1) unless a person asks for the window: Reopen, or decided before.
+// (1) unless a person asks for the window: ReopenBefore, or decided before.
 //
 // adopted does not ask whether the lease is alive: as long as nobody took over, the
 // execution_id is the fence, and its holder goes on. What was closed is never closed
@@ -102,9 +102,9 @@ func Decide(t Terms, s Seen) Decision {
 		return Decision{Verdict: Wait, Reason: FenceLost}
 	case s.Status == Held:
 		return Decision{Verdict: Refuse, Reason: IsHeld}
-	case s.Status == Skipped && !t.Reopen:
+	case s.Status == Skipped && t.ReopenBefore.IsZero():
 		return Decision{Verdict: Skip, Reason: s.Stored}
-	case s.Status == Exhausted && !t.Reopen:
+	case s.Status == Exhausted && t.ReopenBefore.IsZero():
 		return Decision{Verdict: Refuse, Reason: IsExhausted}
 	case s.Status == Running && s.Alive:
 		return Decision{Verdict: Wait, Reason: BusyHeld}
@@ -117,12 +117,12 @@ func Decide(t Terms, s Seen) Decision {
 // decideTerms is Decide for a window that can be taken: SQL's judge_terms().
 func decideTerms(t Terms, s Seen) Decision {
 	tried := s.Status == Running || s.Status == Failed
-	wanted := t.Reopen || s.Decided
+	wanted := !t.ReopenBefore.IsZero() || s.Decided
 	alive := s.Others.Older || s.Others.Newer
 	overlaps := t.Overlap != "" && t.Overlap != contract.OverlapAllow
 	replaces := t.Overlap == contract.OverlapReplace
 	switch {
-	case s.Status == Running && s.Stopping && !t.Reopen:
+	case s.Status == Running && s.Stopping && t.ReopenBefore.IsZero():
 		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
 	case tried && t.HoldOnCrash && s.Crashed:
 		return Decision{Verdict: Refuse, Reason: IsHeld, Close: Held}

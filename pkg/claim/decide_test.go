@@ -8,6 +8,9 @@ import (
 	"github.com/onceguard/onceguard/pkg/contract"
 )
 
+// soon is after everything that the tests record.
+var soon = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // The rows of the truth table in Decide's comment, and the order among them.
 func TestDecide(t *testing.T) {
 	const skip, wait, replace = contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace
@@ -42,11 +45,11 @@ func TestDecide(t *testing.T) {
 		{"another payload, done", claim.Terms{}, claim.Seen{Status: claim.Completed, Conflict: true}, answer(claim.Refuse, claim.PayloadConflict)},
 		{"another payload, our own", claim.Terms{}, claim.Seen{Status: claim.Running, Conflict: true, Current: true, Leased: true}, answer(claim.Refuse, claim.PayloadConflict)},
 
-		{"held", claim.Terms{Reopen: true}, claim.Seen{Status: claim.Held}, answer(claim.Refuse, claim.IsHeld)},
+		{"held", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Held}, answer(claim.Refuse, claim.IsHeld)},
 		{"skipped", claim.Terms{}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Skip, claim.Late)},
-		{"skipped, reopened", claim.Terms{Reopen: true}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Run, claim.Reopened)},
+		{"skipped, reopened", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Run, claim.Reopened)},
 		{"exhausted", claim.Terms{}, claim.Seen{Status: claim.Exhausted}, answer(claim.Refuse, claim.IsExhausted)},
-		{"exhausted, reopened under the same terms", claim.Terms{Reopen: true, MaxAttempts: 1, HoldOnCrash: true}, claim.Seen{Status: claim.Exhausted, Failures: 1, Crashed: true}, answer(claim.Run, claim.Reopened)},
+		{"exhausted, reopened under the same terms", claim.Terms{ReopenBefore: soon, MaxAttempts: 1, HoldOnCrash: true}, claim.Seen{Status: claim.Exhausted, Failures: 1, Crashed: true}, answer(claim.Run, claim.Reopened)},
 
 		{"crashed", claim.Terms{}, claim.Seen{Status: claim.Failed, Crashed: true, Failures: 9}, answer(claim.Run, claim.Retry)},
 		{"crashed, on-crash hold", claim.Terms{HoldOnCrash: true, MaxAttempts: 1}, claim.Seen{Status: claim.Failed, Crashed: true, Failures: 1}, closes(claim.Refuse, claim.IsHeld, claim.Held)},
@@ -65,7 +68,7 @@ func TestDecide(t *testing.T) {
 		{"overlap allow", claim.Terms{}, claim.Seen{Others: older}, answer(claim.Run, claim.First)},
 		{"overlap skip", claim.Terms{Overlap: skip}, claim.Seen{Others: older}, closes(claim.Skip, claim.Overlap, claim.Skipped)},
 		{"overlap skip, tried before", claim.Terms{Overlap: skip}, claim.Seen{Status: claim.Failed, Others: older}, answer(claim.Wait, claim.Overlap)},
-		{"overlap skip, reopened", claim.Terms{Overlap: skip, Reopen: true}, claim.Seen{Status: claim.Skipped, Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap skip, reopened", claim.Terms{Overlap: skip, ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Others: older}, answer(claim.Wait, claim.Overlap)},
 		{"overlap wait", claim.Terms{Overlap: wait}, claim.Seen{Others: older}, answer(claim.Wait, claim.Overlap)},
 		{"overlap wait, the other is dead", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true}}, claim.Decision{Verdict: claim.Run, Reason: claim.First, Fence: true}},
 		{"overlap wait, one dead, one alive", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true, Newer: true}}, answer(claim.Wait, claim.Overlap)},
@@ -73,7 +76,7 @@ func TestDecide(t *testing.T) {
 		{"replace", claim.Terms{Overlap: replace}, claim.Seen{Others: older}, claim.Decision{Verdict: claim.Wait, Reason: claim.Replacing, Stop: true}},
 		{"replace, asked already", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true}}, answer(claim.Wait, claim.Replacing)},
 		{"replace, a newer one runs", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true, Newer: true}}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
-		{"replace, a newer one runs, a person asks", claim.Terms{Overlap: replace, Reopen: true}, claim.Seen{Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"replace, a newer one runs, a person asks", claim.Terms{Overlap: replace, ReopenBefore: soon}, claim.Seen{Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
 		{"replaced and dead", claim.Terms{Overlap: replace, HoldOnCrash: true}, claim.Seen{Status: claim.Running, Stopping: true, Crashed: true}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 	} {
 		if got := claim.Decide(c.terms, c.seen); got != c.want {
@@ -114,7 +117,10 @@ func TestDecideNever(t *testing.T) {
 					Status: status, Stored: claim.Late, Decided: bit(), Stopping: bit(), Crashed: bit(), Late: bit(), Later: bit(), Earlier: bit(),
 					Others: claim.Others{Locked: bit(), Older: bit(), Newer: bit(), Unasked: bit(), Dead: bit()},
 				}
-				terms := claim.Terms{Overlap: overlap, Serial: bit(), HoldOnCrash: bit(), Reopen: bit()}
+				terms := claim.Terms{Overlap: overlap, Serial: bit(), HoldOnCrash: bit()}
+				if bit() {
+					terms.ReopenBefore = soon
+				}
 				if bit() {
 					terms.StartDeadline, terms.MaxAttempts, s.Failures = time.Hour, 2, 2
 				}
@@ -132,7 +138,7 @@ func TestDecideNever(t *testing.T) {
 					t.Errorf("%+v %+v closes again: %+v", terms, s, d)
 				case d.Close != "" && (d.Verdict == claim.Run || d.Verdict == claim.Wait):
 					t.Errorf("%+v %+v closes the window and goes on: %+v", terms, s, d)
-				case terms.Reopen && (status == claim.Exhausted || status == claim.Skipped) && (d.Verdict == claim.Skip || d.Verdict == claim.Refuse):
+				case !terms.ReopenBefore.IsZero() && (status == claim.Exhausted || status == claim.Skipped) && (d.Verdict == claim.Skip || d.Verdict == claim.Refuse):
 					t.Errorf("%+v %+v is not reopened: %+v", terms, s, d)
 				}
 			})

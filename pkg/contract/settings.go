@@ -189,4 +189,7 @@ type GuardConfig struct {
 	// instant before WindowStart; zero when unknown.
 	Since    time.Time `json:"since,omitzero"`
 	Previous time.Time `json:"previous,omitzero"`
+	// Asked is when a person made a Job of source manual: what was closed before is
+	// reopened, what is decided afterwards stands. Zero otherwise.
+	Asked time.Time `json:"asked,omitzero"`
 }

@@ -9,7 +9,9 @@ import (
 
 // Terms are the conditions under which a pod that was told c may run its window. A Job
 // made by hand that means a scheduled window is a person's word: the window may be
-// reopened, and neither its age nor its failures count.
+// reopened if it was closed before the Job was made, neither its age nor its failures
+// count, and while another window runs it waits instead of being closed. A run of its own
+// never takes the place of a scheduled window: it waits.
 func Terms(c contract.GuardConfig) claim.Terms {
 	t := claim.Terms{
 		Overlap: c.Overlap, StartDeadline: time.Duration(c.StartDeadline), PayloadDigest: c.PayloadDigest,
@@ -18,8 +20,17 @@ func Terms(c contract.GuardConfig) claim.Terms {
 	if c.Order == contract.OrderSerial {
 		t.Serial, t.Since, t.Previous = true, c.Since, c.Previous
 	}
-	if c.Source == contract.SourceManual {
-		t.Reopen, t.StartDeadline, t.MaxAttempts = true, 0, 0
+	switch c.Source {
+	case contract.SourceManual:
+		t.ReopenBefore, t.StartDeadline, t.MaxAttempts = c.Asked, 0, 0
+		if t.Overlap == contract.OverlapSkip {
+			t.Overlap = contract.OverlapWait
+		}
+	case contract.SourceSeparate:
+		if t.Overlap == contract.OverlapSkip || t.Overlap == contract.OverlapReplace {
+			t.Overlap = contract.OverlapWait
+		}
+	case contract.SourceTimestamp, contract.SourceName, contract.SourceDeclared:
 	}
 	return t
 }

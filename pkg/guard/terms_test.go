@@ -11,6 +11,7 @@ import (
 
 func TestTerms(t *testing.T) {
 	since, previous := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 11, 30, 13, 17, 0, 0, time.UTC)
+	asked := time.Date(2026, 11, 30, 14, 0, 0, 0, time.UTC)
 	all := contract.Policies{
 		Overlap: contract.OverlapReplace, Order: contract.OrderSerial, StartDeadline: contract.Duration(time.Hour),
 		PayloadDigest: "sha256:a", MaxAttempts: 3, OnCrash: contract.OnCrashHold,
@@ -37,15 +38,31 @@ func TestTerms(t *testing.T) {
 		}},
 		{"a manual Job is a person's word", contract.SourceManual, all, claim.Terms{
 			Overlap: contract.OverlapReplace, Serial: true, Since: since, Previous: previous,
-			PayloadDigest: "sha256:a", HoldOnCrash: true, Reopen: true,
+			PayloadDigest: "sha256:a", HoldOnCrash: true, ReopenBefore: asked,
 		}},
-		{"a run of its own has a life of its own", contract.SourceSeparate, all, claim.Terms{
-			Overlap: contract.OverlapReplace, Serial: true, Since: since, Previous: previous, StartDeadline: time.Hour,
+		{
+			"a manual Job is not closed by what runs", contract.SourceManual, contract.Policies{Overlap: contract.OverlapSkip},
+			claim.Terms{Overlap: contract.OverlapWait, ReopenBefore: asked},
+		},
+		{
+			"a scheduled window is", contract.SourceName, contract.Policies{Overlap: contract.OverlapSkip},
+			claim.Terms{Overlap: contract.OverlapSkip},
+		},
+		{
+			"a run of its own neither", contract.SourceSeparate, contract.Policies{Overlap: contract.OverlapSkip},
+			claim.Terms{Overlap: contract.OverlapWait},
+		},
+		{
+			"a run of its own beside others, when they may", contract.SourceSeparate, contract.Policies{Overlap: contract.OverlapAllow},
+			claim.Terms{Overlap: contract.OverlapAllow},
+		},
+		{"a run of its own stops nobody", contract.SourceSeparate, all, claim.Terms{
+			Overlap: contract.OverlapWait, Serial: true, Since: since, Previous: previous, StartDeadline: time.Hour,
 			PayloadDigest: "sha256:a", MaxAttempts: 3, HoldOnCrash: true,
 		}},
 		{"instants are of use in order only", contract.SourceTimestamp, contract.Policies{Order: contract.OrderAny}, claim.Terms{}},
 	} {
-		got := Terms(contract.GuardConfig{Source: c.source, Policies: c.policies, Since: since, Previous: previous})
+		got := Terms(contract.GuardConfig{Source: c.source, Policies: c.policies, Since: since, Previous: previous, Asked: asked})
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.what, got, c.want)
 		}

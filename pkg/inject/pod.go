@@ -123,6 +123,11 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 	if s.Order == contract.OrderSerial {
 		config.Since, config.Previous = s.Since, derived.Previous
 	}
+	if derived.Source == contract.SourceManual {
+		// Creation is told in whole seconds: what was closed in that very second was most
+		// likely why the Job was made.
+		config.Asked = job.Created.UTC().Truncate(time.Second).Add(time.Second)
+	}
 	config.WindowStart, config.WindowEnd = derived.Window.Start, derived.End
 	return s, config
 }

@@ -101,7 +101,7 @@ func (l *Ledger) Claim(ctx context.Context, r claim.Request) (claim.Answer, erro
 	if err != nil {
 		return claim.Answer{}, fmt.Errorf("claim of %s: %w", r.Window, err)
 	}
-	v, err := l.do(ctx, call{
+	v, err := l.quickly(ctx, call{
 		`SELECT verdict, reason, attempt, fencing_token, generation, holder_job_name, ` + micros("holder_window_start") +
 			`, holder_execution_id, holder_attempt, holder_pod, ` + micros("holder_completed_at") + ", " + micros("holder_lease_expires") +
 			`, holder_payload_digest FROM onceguard.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
@@ -137,14 +137,14 @@ func terms(t claim.Terms) [][]byte {
 	}
 	return [][]byte{
 		text(string(overlap)), truth(t.Serial), moment(t.Since), moment(t.Previous), deadline,
-		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), truth(t.Reopen),
+		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), truth(!t.ReopenBefore.IsZero()),
 	}
 }
 
 // Heartbeat renews the lease. The caller's right lasts for lease from the moment before
 // the call, by its own monotonic clock.
 func (l *Ledger) Heartbeat(ctx context.Context, a claim.Attempt, lease time.Duration) (claim.Beat, error) {
-	v, err := l.do(ctx, call{`SELECT onceguard.heartbeat($1, $2, $3, $4)`, identity(a, term(lease))})
+	v, err := l.quickly(ctx, call{`SELECT onceguard.heartbeat($1, $2, $3, $4)`, identity(a, term(lease))})
 	if err != nil {
 		return "", fmt.Errorf("heartbeat of %s: %w", a.Window, err)
 	}
@@ -330,6 +330,11 @@ func (l *Ledger) CheckSchema(ctx context.Context) error {
 // do runs one call and gives its row, translated errors included.
 func (l *Ledger) do(ctx context.Context, c call) (*row, error) {
 	return l.turnFor(ctx, func(ctx context.Context, conn *Conn) ([][]byte, error) { return conn.transaction(ctx, c) })
+}
+
+// quickly is do for claim and heartbeat, which are called often.
+func (l *Ledger) quickly(ctx context.Context, c call) (*row, error) {
+	return l.turnFor(ctx, func(ctx context.Context, conn *Conn) ([][]byte, error) { return conn.statement(ctx, c) })
 }
 
 // durably is do for what must survive a failover once it was answered.

@@ -299,7 +299,9 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 		return r.rnd.IntN(4*n) == 0
 	}
 	t.PayloadDigest = r.payload()
-	t.Reopen = often(attempts, 4) && r.rnd.IntN(2) == 0 || r.rnd.IntN(8) == 0
+	if often(attempts, 4) && r.rnd.IntN(2) == 0 || r.rnd.IntN(8) == 0 {
+		t.ReopenBefore = time.Now().Add(time.Hour)
+	}
 	if often(overlaps, 2) {
 		t.Overlap = []contract.Overlap{contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(5)]
 	}

@@ -275,7 +275,7 @@ func TestHeldAfterACrash(t *testing.T) {
 	if s := value[string](t, w.owner, "SELECT state || ' ' || last_outcome || ' ' || closed_by FROM onceguard.windows"); s != "held lost shop/order-sync-1-abc" {
 		t.Fatal(s)
 	}
-	w.asks(t, under(later(w.a, 0), claim.Terms{Reopen: true}), claim.Refuse, claim.IsHeld) // only a decision frees it
+	w.asks(t, under(later(w.a, 0), claim.Terms{ReopenBefore: time.Now().Add(time.Hour)}), claim.Refuse, claim.IsHeld) // only a decision frees it
 	if g, err := admin.Rerun(t.Context(), w.owner, w.a.Window, "alice", "the node died"); err != nil || g != 1 {
 		t.Fatal(g, err)
 	}

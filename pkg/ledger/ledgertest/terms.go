@@ -14,6 +14,9 @@ import (
 	"github.com/onceguard/onceguard/pkg/ledger"
 )
 
+// soon is after everything that the tests record.
+var soon = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // next is another attempt, at a window some minutes later.
 func next(a claim.Attempt, minutes int) claim.Attempt {
 	a.Window.Start = a.Window.Start.Add(time.Duration(minutes) * time.Minute)
@@ -62,7 +65,7 @@ func testAttempts(t *testing.T, s Subject) {
 		under(t, s, next(a, 0), twice, claim.Refuse, claim.IsExhausted)
 	}
 	a = next(a, 0)
-	under(t, s, a, claim.Terms{Reopen: true}, claim.Run, claim.Reopened)
+	under(t, s, a, claim.Terms{ReopenBefore: soon}, claim.Run, claim.Reopened)
 	completes(t, s, a, nil)
 }
 
@@ -72,7 +75,7 @@ func testHold(t *testing.T, s Subject) {
 	under(t, s, a, hold, claim.Run, claim.First)
 	s.Expire(a.Window)
 	under(t, s, next(a, 0), hold, claim.Refuse, claim.IsHeld)
-	under(t, s, next(a, 0), claim.Terms{Reopen: true}, claim.Refuse, claim.IsHeld)
+	under(t, s, next(a, 0), claim.Terms{ReopenBefore: soon}, claim.Refuse, claim.IsHeld)
 	completes(t, s, a, ledger.ErrFenced)
 	if g, err := s.Rerun(a.Window); err != nil || g != 1 {
 		t.Fatal(g, err)
@@ -85,7 +88,7 @@ func testLate(t *testing.T, s Subject) {
 	a.Window.Start = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	under(t, s, a, claim.Terms{StartDeadline: time.Hour}, claim.Skip, claim.Late)
 	under(t, s, a, claim.Terms{}, claim.Skip, claim.Late)
-	under(t, s, next(a, 0), claim.Terms{Reopen: true, StartDeadline: time.Hour}, claim.Run, claim.Reopened)
+	under(t, s, next(a, 0), claim.Terms{ReopenBefore: soon, StartDeadline: time.Hour}, claim.Run, claim.Reopened)
 }
 
 func testOverlap(t *testing.T, s Subject) {
