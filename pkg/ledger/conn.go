@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ var errNoCancel = errors.New("no cancel request while a COMMIT is in flight")
 // promise not to disturb a COMMIT, and keeps the server's warnings.
 type Conn struct {
 	*pgconn.PgConn
+	explicit bool // every transaction needs its BEGIN
 
 	mu         sync.Mutex
 	committing bool
@@ -133,6 +135,36 @@ func (c *Conn) transaction(ctx context.Context, calls ...call) ([][]byte, error)
 		return nil, nil
 	}
 	return rows[0], nil
+}
+
+// notAsIs are the refusals of a transaction that is not as Isolation makes it: OG008 by
+// claim; read-only, also on a standby; serialization.
+var notAsIs = []string{"OG008", "25006", "40001"}
+
+// statement runs one call as a transaction of its own without BEGIN and COMMIT, which are
+// a fifth of the server's work for a claim that is refused. It is for functions that do
+// the same, or refuse, in a transaction of any kind: refused, they are called again
+// between BEGIN and COMMIT, and on this connection always from then on.
+func (c *Conn) statement(ctx context.Context, k call) ([][]byte, error) {
+	if !c.explicit {
+		c.Committing() // by the same message
+		c.TakeWarnings()
+		r := c.ExecParams(ctx, k.sql, k.args, nil, nil, nil).Read()
+		if c.IsClosed() {
+			return nil, r.Err
+		}
+		c.Committed()
+		pg, refused := errors.AsType[*pgconn.PgError](r.Err)
+		switch {
+		case refused && slices.Contains(notAsIs, pg.Code):
+			c.explicit = true
+		case r.Err != nil || len(r.Rows) == 0:
+			return nil, r.Err
+		default:
+			return r.Rows[0], nil
+		}
+	}
+	return c.transaction(ctx, k)
 }
 
 // Arguments of the functions, in the text form that does not depend on any setting.

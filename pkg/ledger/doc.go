@@ -134,7 +134,7 @@
 //	OG001 fence lost            OG005 not granted to session_user
 //	OG002 already completed     OG006 not begun in this transaction, or begun and not completed
 //	OG003 payload conflict      OG007 another checkpoint is the last
-//	OG004 closed                OG008 claim in another isolation than READ COMMITTED
+//	OG004 closed                OG008 claim in a transaction that is not READ COMMITTED READ WRITE
 //	22023 an argument is wrong  55000, P0002 (rerun, cancel, prune) not in this state, not found
 //
 // # Rights

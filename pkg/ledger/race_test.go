@@ -238,11 +238,24 @@ func TestIsolation(t *testing.T) {
 
 	// A driver that does not name the level is told so; ours names it.
 	c := session(t, roleURL)
-	_, err := c.Exec(ctx, "SELECT onceguard.claim('shop/b', $1, gen_random_uuid(), '30s')", noon)
+	const sql = "SELECT onceguard.claim('shop/b', $1, gen_random_uuid(), '30s')"
+	_, err := c.Exec(ctx, sql, noon)
 	wantCode(t, err, "OG008")
 	l := open(t, roleURL)
 	a := attempt("shop/b")
 	mustRun(t, l, a, claim.First)
+
+	// The same for a login that only reads by default. What a standby knows may be old: also
+	// a claim that would write nothing is refused.
+	reads, readerURL := grantee(t, w.url, "*")
+	exec(t, session(t, superURL(t, w.url)), "ALTER ROLE "+reads+" SET default_transaction_read_only = on")
+	_, err = session(t, readerURL).Exec(ctx, sql, noon)
+	wantCode(t, err, "OG008")
+	reader := open(t, readerURL)
+	if beat, err := reader.Heartbeat(ctx, a, lease); err != nil || beat != claim.BeatOK {
+		t.Errorf("heartbeat of a login that only reads by default: %s, %v", beat, err)
+	}
+	mustRun(t, open(t, readerURL), attempt("shop/c"), claim.First)
 	if err := l.Complete(ctx, a, claim.Completion{}); err != nil {
 		t.Fatal(err)
 	}

@@ -165,7 +165,7 @@ COMMENT ON TABLE onceguard.job_grant IS 'Which login may act for which jobs: an 
 -- What the functions of the next files share.
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.check_call(job_name text, window_start timestamptz, execution_id uuid) RETURNS void
+CREATE FUNCTION onceguard.check_call(job_name text, window_start timestamptz, execution_id uuid, lease interval DEFAULT interval '1 day') RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     base text := split_part(split_part(check_call.job_name, '#', 1), '@', 1);
@@ -179,36 +179,29 @@ BEGIN
     IF check_call.execution_id IS NULL THEN
         RAISE EXCEPTION 'execution_id must not be null' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF check_call.lease IS NULL OR check_call.lease <= interval '0' OR check_call.lease > interval '1 day' THEN
+        RAISE EXCEPTION 'lease % is not between 0 and 1 day', check_call.lease USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     -- Inside a definer function current_user is the owner, who may all.
     IF session_user <> current_user AND NOT EXISTS (
         SELECT FROM onceguard.job_grant g
         WHERE (g.pattern = base OR g.pattern = '*'
                OR (right(g.pattern, 2) = '/*' AND starts_with(base, left(g.pattern, -1))))
-          AND (g.role = session_user OR EXISTS (
-               SELECT FROM pg_roles r WHERE r.rolname = g.role AND pg_has_role(session_user, r.oid, 'MEMBER'))))
+          AND (g.role = session_user OR pg_has_role(session_user, to_regrole(quote_ident(g.role))::oid, 'MEMBER'))) -- a role that is gone: NULL
     THEN
         RAISE EXCEPTION 'role "%" may not act for job "%"', session_user, check_call.job_name
             USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: kubectl onceguard grant %1$L %2$L, or in SQL: SELECT onceguard.grant_job(%1$L, %2$L)', session_user, base);
     END IF;
     -- A claim, heartbeat or release would hold its locks until a business transaction
-    -- ends, and deadlock with a takeover.
-    IF EXISTS (SELECT FROM onceguard.armed a WHERE a.xid = pg_current_xact_id_if_assigned()) THEN
-        RAISE EXCEPTION 'this transaction has called begin(): only checkpoint() and complete() may follow' USING ERRCODE = 'OG006';
+    -- ends, and deadlock with a takeover. Only a transaction with an id can be armed.
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        IF EXISTS (SELECT FROM onceguard.armed a WHERE a.xid = pg_current_xact_id_if_assigned()) THEN
+            RAISE EXCEPTION 'this transaction has called begin(): only checkpoint() and complete() may follow' USING ERRCODE = 'OG006';
+        END IF;
     END IF;
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.check_call IS 'Internal: arguments, the right of session_user (OG005), and that no armed transaction is open (OG006).';
-
--- +goose StatementBegin
-CREATE FUNCTION onceguard.check_term(lease interval) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF check_term.lease IS NULL OR check_term.lease <= interval '0' OR check_term.lease > interval '1 day' THEN
-        RAISE EXCEPTION 'lease % is not between 0 and 1 day', check_term.lease USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
--- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.check_term IS 'Internal: the length of a lease.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.check_terms(
@@ -249,13 +242,14 @@ COMMENT ON FUNCTION onceguard.be_durable IS 'Internal: the commit of this transa
 CREATE FUNCTION onceguard.next_token(previous bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    sys bigint := (SELECT s.system_identifier FROM pg_control_system() s);
+    sys bigint;
     tli int := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
     now_epoch bigint;
 BEGIN
     LOOP
-        SELECT p.epoch INTO now_epoch FROM onceguard.epoch p WHERE p.system_identifier = sys AND p.timeline = tli;
-        EXIT WHEN FOUND;
+        SELECT s.system_identifier, p.epoch INTO sys, now_epoch FROM pg_control_system() s
+        LEFT JOIN onceguard.epoch p ON p.system_identifier = s.system_identifier AND p.timeline = tli;
+        EXIT WHEN now_epoch IS NOT NULL;
         -- Another claim may do the same; whoever comes second finds no mismatch and reads again.
         UPDATE onceguard.epoch p SET epoch = greatest(p.epoch, tli) + 1, system_identifier = sys, timeline = tli
         WHERE p.system_identifier <> sys OR p.timeline <> tli;

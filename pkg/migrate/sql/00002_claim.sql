@@ -186,7 +186,7 @@ DECLARE
     base text := split_part(split_part(claim.job_name, '#', 1), '@', 1);
     terms boolean := claim.overlap <> 'allow' OR claim.serial OR claim.hold_on_crash
         OR claim.start_deadline IS NOT NULL OR claim.max_attempts IS NOT NULL;
-    who text := coalesce(nullif(origin ->> 'namespace', '') || '/' || nullif(origin ->> 'pod', ''), claim.execution_id::text);
+    who text;
     closed timestamptz;
     e onceguard.job_execution;
     l onceguard.job_lease;
@@ -196,12 +196,13 @@ DECLARE
     fence boolean := false;
     locked boolean := false;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'claim needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
-            USING ERRCODE = 'OG008', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
+    -- Read-only: also a standby, whose answer could be old.
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('transaction_read_only') <> 'off' THEN
+        RAISE EXCEPTION 'claim needs READ COMMITTED READ WRITE, this transaction is %, read-only: %',
+            current_setting('transaction_isolation'), current_setting('transaction_read_only')
+            USING ERRCODE = 'OG008', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE';
     END IF;
-    PERFORM onceguard.check_call(claim.job_name, claim.window_start, claim.execution_id);
-    PERFORM onceguard.check_term(claim.lease);
+    PERFORM onceguard.check_call(claim.job_name, claim.window_start, claim.execution_id, claim.lease);
     IF terms IS NOT FALSE THEN
         PERFORM onceguard.check_terms(claim.window_start, claim.overlap, claim.serial, claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash);
     END IF;
@@ -256,10 +257,16 @@ BEGIN
             INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
         END IF;
         SELECT t.closed_before INTO closed FROM onceguard.job t WHERE t.name = base FOR NO KEY UPDATE;
-        SELECT * INTO e FROM onceguard.job_execution t
-        WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start FOR NO KEY UPDATE SKIP LOCKED;
-        locked := FOUND OR NOT EXISTS (
+        -- No row comes or goes from here on: that takes the job's lock.
+        locked := NOT EXISTS (
             SELECT FROM onceguard.job_execution t WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start);
+        IF locked THEN
+            e := NULL;
+        ELSE
+            SELECT * INTO e FROM onceguard.job_execution t
+            WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start FOR NO KEY UPDATE SKIP LOCKED;
+            locked := FOUND;
+        END IF;
         verdict := NULL; reason := NULL; close := NULL; stop := false; fence := false;
         holder_job_name := NULL; holder_window_start := NULL;
         IF NOT locked THEN
@@ -278,6 +285,9 @@ BEGIN
         END IF;
     END LOOP;
 
+    IF close IS NOT NULL OR stop OR fence THEN
+        who := coalesce(nullif(origin ->> 'namespace', '') || '/' || nullif(origin ->> 'pod', ''), claim.execution_id::text);
+    END IF;
     IF close IS NOT NULL THEN
         PERFORM onceguard.be_durable();
         IF e.status IS NULL THEN
@@ -328,20 +338,22 @@ BEGIN
         INSERT INTO onceguard.job_execution (job_name, window_start, status, execution_id, attempt, fencing_token, payload_digest, window_end, schedule, time_zone)
         VALUES (claim.job_name, claim.window_start, 'running', claim.execution_id, claim.attempt, claim.fencing_token, claim.payload_digest,
                 (origin ->> 'windowEnd')::timestamptz, origin ->> 'schedule', origin ->> 'timeZone');
+        INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
+        VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease);
     ELSE
         UPDATE onceguard.job_execution t SET status = 'running', execution_id = claim.execution_id, attempt = claim.attempt,
             fencing_token = claim.fencing_token, payload_digest = coalesce(t.payload_digest, claim.payload_digest), updated_at = clock_timestamp(),
             reason = NULL, closed_by = NULL, decided = CASE claim.reason WHEN 'reopened' THEN t.attempt ELSE t.decided END
         WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start;
+        INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
+        VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease)
+        ON CONFLICT (job_name, window_start) DO UPDATE
+            SET execution_id = excluded.execution_id, expires_at = excluded.expires_at, term = excluded.term, cancel = false, cancel_by = NULL;
     END IF;
     IF reason = 'takeover' THEN
         UPDATE onceguard.job_attempt t SET outcome = 'lost', ended_at = coalesce(l.expires_at, clock_timestamp())
         WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start AND t.attempt = e.attempt;
     END IF;
-    INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
-    VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease)
-    ON CONFLICT (job_name, window_start) DO UPDATE
-        SET execution_id = excluded.execution_id, expires_at = excluded.expires_at, term = excluded.term, cancel = false, cancel_by = NULL;
     INSERT INTO onceguard.job_attempt (job_name, window_start, attempt, generation, execution_id, fencing_token,
         trigger, source, namespace, job, job_uid, pod, pod_uid, node)
     VALUES (claim.job_name, claim.window_start, claim.attempt, claim.generation, claim.execution_id, claim.fencing_token,
@@ -358,8 +370,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 DECLARE
     asked_to_stop boolean;
 BEGIN
-    PERFORM onceguard.check_call(heartbeat.job_name, heartbeat.window_start, heartbeat.execution_id);
-    PERFORM onceguard.check_term(heartbeat.lease);
+    PERFORM onceguard.check_call(heartbeat.job_name, heartbeat.window_start, heartbeat.execution_id, heartbeat.lease);
     UPDATE onceguard.job_lease t SET expires_at = clock_timestamp() + heartbeat.lease, term = heartbeat.lease
     WHERE t.job_name = heartbeat.job_name AND t.window_start = heartbeat.window_start AND t.execution_id = heartbeat.execution_id
     RETURNING t.cancel INTO asked_to_stop;

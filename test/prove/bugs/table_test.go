@@ -99,7 +99,7 @@ var bugs = []bug{
 	// Locks.
 	{name: "a claim waits for a row that is committing", by: "a committing row is not waited for", in: []edit{
 		soon("claim"),
-		{"claim", "FOR NO KEY UPDATE SKIP LOCKED;\n        locked := FOUND", "FOR NO KEY UPDATE;\n        locked := FOUND"},
+		{"claim", "FOR NO KEY UPDATE SKIP LOCKED;\n            locked := FOUND", "FOR NO KEY UPDATE;\n            locked := FOUND"},
 	}},
 	{name: "INSERT ON CONFLICT waits for a row that is committing", by: "a committing row is not waited for", in: []edit{
 		soon("claim"),
