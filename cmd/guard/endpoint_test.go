@@ -228,6 +228,32 @@ func TestClientVanishesInItsRows(t *testing.T) {
 	}
 }
 
+// Rows that break off are the request's fault, though HTTP takes them for a client that left.
+func TestRowsBreakOff(t *testing.T) {
+	_, url := ownServer(t)
+	session(t, url, `CREATE TABLE book (n int)`)
+	at := testPaths(t, url)
+	startPod(t, transactional(), at, "a").hello("main", wire.KindWorker, 0).hears(wire.TypeRun)
+	c := at.client(t)
+	tx := c.opens()
+	conn, err := net.Dial("unix", at.apis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = fmt.Fprintf(conn, "POST %s/copy?table=book HTTP/1.1\r\nHost: guard\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n1\n2\n", tx, c.token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") || !strings.Contains(string(answer), "the rows broke off: unexpected EOF") {
+		t.Errorf("%s %v", answer, err)
+	}
+}
+
 // lines gives n rows of CSV, made while they are read.
 type lines struct {
 	n, i int

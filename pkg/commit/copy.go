@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -102,12 +103,17 @@ func (c *Committer) Copy(ctx context.Context, id string, p Copy, rows Stream) (n
 
 func (s *session) copy(run context.Context, p Copy, rows Stream, idle time.Duration) (int64, error) {
 	in := &source{rows: rows, patience: idle}
-	stop := context.AfterFunc(run, rows.Interrupt)
+	stop := context.AfterFunc(run, func() {
+		// A client that leaves breaks its rows off; HTTP tells it from nothing else that does.
+		in.over.Store(s.run.Err() != nil)
+		rows.Interrupt()
+	})
 	defer stop()
 	s.conn.Frontend().SetMaxBodyLen(maxMessage)
 	tag, err := s.conn.CopyFrom(run, in, p.sql())
-	if err != nil {
-		rows.Interrupt() // pgx may have left a Read behind
+	if err != nil { // pgx may have left a Read behind
+		in.over.Store(run.Err() == nil || s.run.Err() != nil)
+		rows.Interrupt()
 	}
 	broken := in.wait()
 	pg, answered := errors.AsType[*pgconn.PgError](err)
@@ -116,12 +122,14 @@ func (s *session) copy(run context.Context, p Copy, rows Stream, idle time.Durat
 		return 0, newError(Forbidden, nil, "a trigger ended the transaction; nothing is committed")
 	case err == nil:
 		return tag.RowsAffected(), nil
+	case s.run.Err() != nil:
+		return 0, gaveUp(s.run)
+	case broken != nil && (!answered || pg.Code == cancelled):
+		return 0, newError(Invalid, err, "the rows %s; nothing is committed", broken)
 	case run.Err() != nil:
 		return 0, gaveUp(run)
 	case huge:
 		return 0, newError(TooLarge, err, "COPY: a message takes more than %d bytes; nothing is committed", maxMessage)
-	case broken != nil && (!answered || pg.Code == cancelled):
-		return 0, newError(Invalid, err, "the rows broke off: %s; nothing is committed", broken)
 	}
 	return 0, ofStatement(err).of("COPY")
 }
@@ -130,7 +138,9 @@ func (s *session) copy(run context.Context, p Copy, rows Stream, idle time.Durat
 type source struct {
 	rows     Stream
 	patience time.Duration // for each Read
+	over     atomic.Bool   // nobody wants more rows
 	mu       sync.Mutex
+	lines    lines
 	err      error
 }
 
@@ -142,8 +152,17 @@ func (s *source) Read(p []byte) (int, error) {
 	}
 	stalled := time.AfterFunc(s.patience, s.rows.Interrupt)
 	n, err := s.rows.Read(p)
-	if !stalled.Stop() && err != nil {
-		err = fmt.Errorf("nothing came for %s", s.patience)
+	switch late := !stalled.Stop(); {
+	case err == nil, errors.Is(err, io.EOF):
+	case s.over.Load():
+		err = errOver
+	case late:
+		err = fmt.Errorf("broke off: nothing came for %s", s.patience)
+	default:
+		err = fmt.Errorf("broke off: %w", err)
+	}
+	if s.lines.marked(p[:n], errors.Is(err, io.EOF)) {
+		n, err = 0, fmt.Errorf(`have \. alone in line %d, where Postgres would stop reading and leave out the rest; write "\." in quotes if it is a value, or leave the line out`, s.lines.before+1)
 	}
 	s.err = err
 	return n, err
@@ -151,15 +170,53 @@ func (s *source) Read(p []byte) (int, error) {
 
 var errOver = errors.New("the COPY is over")
 
-// wait waits for a Read that is under way, the last one, and gives why the rows broke off,
-// nil when they did not.
+// wait waits for a Read that is under way, the last one, and gives what was wrong with the
+// rows, nil when nothing was.
 func (s *source) wait() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.err
 	s.err = errOver
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, errOver) {
 		return nil
 	}
 	return err
+}
+
+// lines looks for the end-of-data mark of Postgres up to 17: a line that is \. alone, and
+// not within quotes. What stands behind it would be lost without a word.
+type lines struct {
+	before int  // lines that are over
+	column int  // 0 at the beginning of a line, 1 behind \, 2 behind \., 3 anywhere else
+	quoted bool // a quote in quotes is written twice, so each one changes this
+	last   byte
+}
+
+// marked goes on with the next bytes, or with the end of all.
+func (l *lines) marked(p []byte, end bool) bool {
+	for _, c := range p {
+		newline := c == '\n' || c == '\r'
+		switch {
+		case newline && !l.quoted && l.column == 2:
+			return true
+		case newline:
+			if c == '\r' || l.last != '\r' {
+				l.before++
+			}
+			if !l.quoted {
+				l.column = 0
+			}
+		case l.column == 0 && c == '\\':
+			l.column = 1
+		case l.column == 1 && c == '.':
+			l.column = 2
+		default:
+			l.column = 3
+			if c == '"' {
+				l.quoted = !l.quoted
+			}
+		}
+		l.last = c
+	}
+	return end && l.column == 2
 }
