@@ -69,7 +69,7 @@ func TestTakeoverJudgedBeforeItsLocks(t *testing.T) {
 // timeout, and holds up all windows of the job until then.
 func TestClaimThatWaitsForACommit(t *testing.T) {
 	w := newWorld(t)
-	mutate(t, w.owner, "claim", "FOR NO KEY UPDATE SKIP LOCKED;\n        locked :=", "FOR NO KEY UPDATE;\n        locked :=")
+	mutate(t, w.owner, "claim", "FOR NO KEY UPDATE SKIP LOCKED;\n            locked :=", "FOR NO KEY UPDATE;\n            locked :=")
 	c := session(t, w.url)
 	begin(t, c, w.a)
 	if err := complete(t.Context(), c, w.a); err != nil {
