@@ -130,6 +130,7 @@ const (
 	overlaps
 	ordered
 	attempts
+	pieces
 )
 
 // run is one random sequence against both.
@@ -145,10 +146,10 @@ type run struct {
 
 func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *rand.Rand, count tally) error {
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(4))}
+	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(5))}
 	names := []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}
 	switch r.focus {
-	case attempts:
+	case attempts, pieces:
 		names = names[:1]
 	case ordered:
 		names = names[:2+rnd.IntN(3)]
@@ -176,19 +177,20 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	return r.outcomes(ctx)
 }
 
-// outcomes compares how all windows and attempts are recorded.
+// outcomes compares how all windows, checkpoints and attempts are recorded.
 func (r *run) outcomes(ctx context.Context) error {
 	for _, w := range r.windows {
 		s, err := r.model.Stored(ctx, w)
 		if err != nil {
 			return err
 		}
-		want := []string{string(s.Status)}
+		want := []string{fmt.Sprint("checkpoint ", s.Checkpoint.Seq), string(s.Status)}
 		for _, a := range r.model.Attempts(w) {
 			want = append(want, string(a.Outcome))
 		}
 		rows, err := r.people.owner.Query(ctx, `SELECT coalesce(x, '') FROM (
-			SELECT 0 AS n, (SELECT status FROM onceguard.job_execution WHERE job_name = $1 AND window_start = $2) AS x
+			SELECT -1 AS n, 'checkpoint ' || coalesce((SELECT seq FROM onceguard.job_checkpoint WHERE job_name = $1 AND window_start = $2), 0) AS x
+			UNION ALL SELECT 0, (SELECT status FROM onceguard.job_execution WHERE job_name = $1 AND window_start = $2)
 			UNION ALL SELECT attempt, outcome FROM onceguard.job_attempt WHERE job_name = $1 AND window_start = $2) y ORDER BY n`, w.JobName, w.Start)
 		if err != nil {
 			return err
@@ -201,15 +203,21 @@ func (r *run) outcomes(ctx context.Context) error {
 	return nil
 }
 
+// pieceful are the steps of work in pieces: complete, checkpoint, expire, rerun.
+var pieceful = []int{8, 18, 18, 36, 49}
+
 // step chooses what to do next: a name for the trace, and a function that does it.
 func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest.People) string) {
-	n, k := r.rnd.IntN(len(r.windows)), r.rnd.IntN(2)
+	n, k, d := r.rnd.IntN(len(r.windows)), r.rnd.IntN(2), r.rnd.IntN(100)
+	if r.focus == pieces && r.rnd.IntN(2) == 0 { // of one id, which nobody takes
+		k, d = 0, pieceful[r.rnd.IntN(len(pieceful))]
+	}
 	w, id := r.windows[n], &r.ids[n][k]
 	a := claim.Attempt{Window: w, ExecutionID: *id}
 	name := func(op string) string {
 		return fmt.Sprintf("%s %s %s by %s", op, w.JobName, w.Start.Format("15:04"), a.ExecutionID.String()[:8])
 	}
-	switch d := r.rnd.IntN(100); {
+	switch {
 	case d < 8:
 		return name("heartbeat"), func(l ledgertest.API, _ ledgertest.People) string {
 			b, err := l.Heartbeat(ctx, a, lease)

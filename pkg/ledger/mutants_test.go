@@ -74,7 +74,7 @@ func TestProveModelNoticesEachBrokenRule(t *testing.T) {
 		{"prune passes a failed window", "prune", "e.status IN ('running', 'failed', 'held')", "e.status IN ('running', 'held')"},
 		{"prune forgets the indexes", "prune", "e.job_name = prune.job_name OR e.job_name >= prune.job_name || '#' AND e.job_name < prune.job_name || '$'", "e.job_name = prune.job_name OR false"},
 	}
-	const workers, most = 3, 3000
+	const workers, most = 3, 10_000
 	seed := prove.Seed(t)
 	var worst [workers]int
 	t.Run("mutants", func(t *testing.T) {
