@@ -82,9 +82,10 @@ type Committer struct {
 	unknown *unknown // under turn
 	known   known    // under turn
 
-	mu    sync.Mutex
-	open  *session
-	ended []ended // the last ones, at most remembered
+	mu     sync.Mutex
+	open   *session
+	ended  []ended // the last ones, at most remembered
+	unread int     // the checkpoint that must be read first; see mustRead
 
 	patience     time.Duration // resolveWait; less in tests
 	beforeCommit func()        // tests stop here
@@ -286,7 +287,8 @@ func (c *Committer) commit(run context.Context, conn *ledger.Conn) error {
 func (c *Committer) judge(ctx context.Context, a claim.Attempt, want asked, answer Answer, err error) (Answer, error) {
 	switch {
 	case err == nil && want.piece():
-		c.known = known{a.ExecutionID, answer.CheckpointSeq, want.digest}
+		c.known.of(a.ExecutionID, a.ExecutionID)
+		c.known.add(done{want.digest, answer.CheckpointSeq})
 		return answer, nil
 	case err == nil:
 		c.committed(ctx, a.ExecutionID)

@@ -45,6 +45,9 @@ func TestThePayloadOfTheClaim(t *testing.T) {
 			if got := b.text(`SELECT payload_digest FROM onceguard.job_execution`); got != contract.PayloadDigest("acme") {
 				t.Errorf("payload %s: the window's is %s", payload, got)
 			}
+			// Who says no payload has no other one.
+			_, err := b.post(`{"processed":7}`)
+			b.wants(err, OtherRequest)
 		}
 	}
 }

@@ -139,14 +139,67 @@ func TestACheckpointByAnotherWay(t *testing.T) {
 	if _, err := b.ledger.Checkpoint(t.Context(), a, 1, []byte(`"mine"`), ""); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.post(piece(2, ""))
-	b.wants(err, Conflict)
-	if got := b.stored() + " " + b.state(); got != `2 "mine" 1 running` {
+	for range 2 { // asking again is no cure, reading is
+		_, err := b.post(piece(2, ""))
+		b.wants(err, Conflict)
+		if got := b.text(`SELECT checkpoint_seq || ' ' || checkpoint FROM onceguard.stored('shop/order-sync', '2026-11-30T13:18:00Z')`) + " " + b.state(); got != `2 "mine" 1 running` {
+			t.Error(got)
+		}
+	}
+	if got := b.stored(); got != `2 "mine"` {
 		t.Error(got)
 	}
 	b.must(piece(2, ""))
 	if got := b.stored(); got != `3 {"upto": 2}` {
 		t.Error(got)
+	}
+}
+
+// Of a worker that sends its pieces side by side an answer may be lost and asked for later.
+func TestAnEarlierPieceIsNotRunAgain(t *testing.T) {
+	b := newBench(t)
+	for n := 1; n <= 3; n++ {
+		b.must(piece(n, ""))
+	}
+	for n := 1; n <= 3; n++ {
+		if a := b.must(piece(n, "")); !a.Replayed || a.CheckpointSeq != n {
+			t.Errorf("piece %d asked again: %+v", n, a)
+		}
+	}
+	if got := b.stored() + " " + b.state(); got != `3 {"upto": 3} 3 running` {
+		t.Error(got)
+	}
+	// The outcome of one is unknown, and found out when another one asks.
+	u, err := url.Parse(b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cutter := newCutter(t, u.Host, true)
+	u.Host = cutter.address
+	l := &unresolved{through: through{b.ledger, ledger.New(func(context.Context) (string, error) { return u.String(), nil }, b.log)}}
+	l.away.Store(true)
+	b.Committer.ledger, b.patience = l, 300*time.Millisecond
+	_, err = b.post(piece(4, ""))
+	b.wants(err, UnknownResult)
+	b.Committer.ledger, b.patience = b.ledger, resolveWait
+	b.must(piece(5, ""))
+	for n := 1; n <= 5; n++ {
+		if a := b.must(piece(n, "")); !a.Replayed || a.CheckpointSeq != n {
+			t.Errorf("piece %d asked again: %+v", n, a)
+		}
+	}
+	if got := b.stored() + " " + b.state(); got != `5 {"upto": 5} 5 running` {
+		t.Error(got)
+	}
+}
+
+func TestRememberedPiecesAreBounded(t *testing.T) {
+	var k known
+	for n := range 2 * rememberedPieces {
+		k.add(done{seq: n})
+	}
+	if len(k.pieces) != rememberedPieces || k.pieces[0].seq != rememberedPieces {
+		t.Error(len(k.pieces))
 	}
 }
 

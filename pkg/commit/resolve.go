@@ -84,7 +84,7 @@ func (c *Committer) found(ctx context.Context, u unknown, id uuid.UUID) error {
 		if !replaced {
 			return errCommitted
 		}
-		c.known = known{}
+		c.known.of(u.attempt.ExecutionID, id)
 		return newError(NotCommitted, nil, "the connection was lost and nothing is committed; send the same request again")
 	}
 	s, err := c.ledger.Stored(ctx, u.attempt.Window)
@@ -92,10 +92,11 @@ func (c *Committer) found(ctx context.Context, u unknown, id uuid.UUID) error {
 		c.log.Warn("reading the checkpoint failed", zap.Error(err))
 		return nil
 	}
-	c.known = known{id: id, seq: s.Checkpoint.Seq}
+	c.known.of(u.attempt.ExecutionID, id)
+	c.known.seq = s.Checkpoint.Seq
 	switch {
 	case s.Checkpoint.RequestDigest == u.want.digest:
-		c.known.digest = u.want.digest
+		c.known.add(done{u.want.digest, s.Checkpoint.Seq})
 		return errCommitted
 	case !replaced:
 		return newError(OtherRequest, nil, "the window is completed already, without this piece")
@@ -117,9 +118,9 @@ func (c *Committer) replay(ctx context.Context, w window.Window, want asked, oth
 		return c.promised(ctx, w, s, Answer{Replayed: true, Completed: true, Result: s.Result, Processed: s.Processed})
 	case hasCode(otherwise, Unknown) || hasCode(otherwise, Ended):
 		return Answer{}, otherwise
-	case !want.piece() && s.PayloadDigest != want.PayloadDigest():
+	case !isNull(want.Payload) && s.PayloadDigest != want.PayloadDigest():
 		return Answer{}, newError(OtherPayload, nil, "window %s was completed with payload %s, this request has %s",
-			w, orNone(s.PayloadDigest), orNone(want.PayloadDigest()))
+			w, orNone(s.PayloadDigest), want.PayloadDigest())
 	}
 	return Answer{}, newError(OtherRequest, nil, "window %s was completed by another request (%s, this one is %s)", w, orNone(s.RequestDigest), want.digest)
 }

@@ -282,8 +282,8 @@ func (c *Committer) again(ctx context.Context, id string, want asked, otherwise 
 	if err != nil {
 		return c.replay(ctx, a.Window, want, err)
 	}
-	if want.piece() && c.known.id == a.ExecutionID && c.known.digest == want.digest {
-		return Answer{Replayed: true, CheckpointSeq: c.known.seq}, nil
+	if answer, found := c.known.replay(want); found && c.known.id == a.ExecutionID {
+		return answer, nil
 	}
 	switch err := c.resolve(ctx, a, want); {
 	case hasCode(err, NotCommitted):

@@ -106,7 +106,7 @@ func TestAnInteractiveTransaction(t *testing.T) {
 	_, err = b.finish(id, `{"processed":2}`)
 	b.wants(err, Unknown)
 	_, err = b.post(`{}`)
-	b.wants(err, OtherPayload)
+	b.wants(err, OtherRequest)
 }
 
 func TestAfterItsEndATransactionSaysWhy(t *testing.T) {
