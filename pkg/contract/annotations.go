@@ -335,7 +335,11 @@ func choice[T ~string](field func(*Settings) *T, accepted ...T) setting {
 			*field(to) = T(v)
 			return ""
 		},
-		keep: func(from *Settings, _ Subject, to *Settings) { *field(to) = *field(from) },
+		keep: func(from *Settings, _ Subject, to *Settings) {
+			if was := *field(from); was != "" { // an older Onceguard did not know the setting: the default stays
+				*field(to) = was
+			}
+		},
 	}
 }
 

@@ -30,11 +30,13 @@ type Policies struct {
 	OnCrash       OnCrash  `json:"onCrash,omitempty"`       // empty: retry
 }
 
-// overlapOf is what a CronJob's concurrencyPolicy means for windows of one job.
+// overlapOf is what a CronJob's concurrencyPolicy means for windows of one job. Under
+// Forbid Kubernetes delays a window whose predecessor's Job still runs, so it waits here
+// too: closing it would lose it for ever because an old pod takes long to end.
 func overlapOf(concurrency string) Overlap {
 	switch concurrency {
 	case "Forbid":
-		return OverlapSkip
+		return OverlapWait
 	case "Replace":
 		return OverlapReplace
 	}

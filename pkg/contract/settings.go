@@ -99,15 +99,20 @@ type Settings struct {
 	Ledger   string `json:"ledger"`
 	Schedule string `json:"schedule"`
 	TimeZone string `json:"timeZone,omitempty"`
-	// Since is the first whole second after guarding began, or after the last edit of
-	// schedule or zone: a window of that very instant was met by an unguarded Job.
+	// Since is the first whole second after guarding began, or after the last edit of what
+	// says which windows there are (job name, ledger, schedule, zone): a window of that
+	// very instant was met by an unguarded Job.
 	Since time.Time `json:"since"`
+	// OrderedSince is the same for the order serial: it begins anew also with the order
+	// itself and with an edit of the indexes, since earlier windows lack theirs.
+	OrderedSince time.Time `json:"orderedSince,omitzero"`
 	// Refusal, when not empty, says why these settings cannot be used: each Job that
 	// carries them exits ExitRefused with it. It is for what could not be refused at
 	// apply, such as a CronJob annotated before the installation.
 	Refusal string `json:"refusal,omitempty"`
 	// Indexed: each index of the Job is a piece of the window of its own.
-	Indexed bool `json:"indexed,omitempty"`
+	Indexed     bool  `json:"indexed,omitempty"`
+	Completions int32 `json:"completions,omitempty"` // of an Indexed Job
 
 	// InitContainers and Containers are the names to wrap, in the template's order.
 	InitContainers []string            `json:"initContainers,omitempty"`
@@ -176,6 +181,9 @@ type GuardConfig struct {
 	// RestartInPlace is true under restartPolicy OnFailure.
 	RestartInPlace bool `json:"restartInPlace,omitempty"`
 	HostNetwork    bool `json:"hostNetwork,omitempty"` // no loopback port, only the socket
+	// Grace is the pod's time between TERM and KILL; a worker that the guard itself stops
+	// gets as long while the lease is held. Zero: 30 s.
+	Grace Duration `json:"grace,omitempty"`
 
 	Completion   Completion `json:"completion"`
 	Busy         Busy       `json:"busy"`
@@ -185,7 +193,7 @@ type GuardConfig struct {
 	LogLanguage  string     `json:"logLanguage,omitempty"` // en (default) or zh
 
 	Policies
-	// Since and Previous are for the order serial: when guarding began, and the nominal
+	// Since and Previous are for the order serial: Settings.OrderedSince, and the nominal
 	// instant before WindowStart; zero when unknown.
 	Since    time.Time `json:"since,omitzero"`
 	Previous time.Time `json:"previous,omitzero"`

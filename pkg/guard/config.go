@@ -70,6 +70,8 @@ func Validate(c contract.GuardConfig) error {
 		return fmt.Errorf("previous %s is not before windowStart %s", c.Previous.Format(time.RFC3339), c.WindowStart.Format(time.RFC3339))
 	case c.StartTimeout <= 0:
 		return fmt.Errorf("startTimeout is %s; it must be positive", time.Duration(c.StartTimeout))
+	case c.Grace < 0:
+		return fmt.Errorf("grace is %s; it must not be negative", time.Duration(c.Grace))
 	case c.LedgerWait < 0:
 		return fmt.Errorf("ledgerWait is %s; it must not be negative", time.Duration(c.LedgerWait))
 	case lease < shortestLease || lease > longestLease:

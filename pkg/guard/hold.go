@@ -17,9 +17,13 @@ import (
 func (m *step) renewed(sent time.Time) {
 	lease := time.Duration(m.conf.Lease)
 	m.trust = sent.Add(lease - m.conf.margin())
-	m.beatAt = sent.Add(lease / 3)
+	m.beatAt = sent.Add(min(lease/3, longestBeat))
 	m.beatTries = 0
 }
+
+// longestBeat is the longest pause between two heartbeats, however long the lease: by
+// them a worker hears that it is to be replaced.
+const longestBeat = 30 * time.Second
 
 // trusted says whether enough of the lease is left to start or go on.
 func (m *step) trusted() bool { return m.Committed || m.now.Before(m.stopAt()) }
@@ -60,7 +64,7 @@ func (m *step) beaten(e Beaten) {
 		m.renewed(e.Sent)
 		if m.Phase != Stopping {
 			m.adopted()
-			m.stopAll(m.say(TextCancelled, m.conf.Window), stopGrace, true,
+			m.stopAll(m.say(TextCancelled, m.conf.Window), m.conf.stopGrace(), true,
 				&Ending{End: claim.End{Outcome: claim.OutcomeStopped, Message: m.say(TextCancelled, m.conf.Window)}})
 		}
 	default:
@@ -114,7 +118,9 @@ func (m *step) stopAll(why string, grace time.Duration, keep bool, e *Ending) {
 	m.Phase, m.stopKeep, m.stopWhy, m.Ending = Stopping, keep, why, e
 	m.log(zapcore.WarnLevel, why)
 	for c, p := range m.each() {
-		if p.live() {
+		if p.live() && keep && p.terminating {
+			m.stop(c, why, longestLeave) // the pod is being deleted: the kubelet sends KILL, when its time has come
+		} else if p.live() {
 			m.stop(c, why, grace)
 		}
 	}
@@ -188,11 +194,9 @@ func (m *step) judge(p proc, r Report) {
 		m.ackOne(p.container)
 		return
 	}
-	for _, name := range m.conf.Containers {
-		if q := m.Reports[name]; q.Code != 0 {
-			m.fail(name, q)
-			return
-		}
+	if name := m.culprit(); name != "" {
+		m.fail(name, m.Reports[name])
+		return
 	}
 	if m.conf.Completion == contract.CompletionTransaction {
 		// Only the ledger knows whether a commit was made that the guard did not see.
@@ -208,19 +212,35 @@ func (m *step) judge(p proc, r Report) {
 	m.settle(Ending{Complete: true})
 }
 
+// culprit is the worker for whose sake the attempt failed; empty when none did. A crash
+// counts before an exit, which may be its consequence.
+func (m *step) culprit() (name string) {
+	for _, n := range m.conf.Containers {
+		switch r := m.Reports[n]; {
+		case r.crashed():
+			return n
+		case r.Code != 0 && name == "":
+			name = n
+		}
+	}
+	return name
+}
+
 // fail ends the attempt for the sake of one container.
 func (m *step) fail(name string, r Report) {
 	e := Ending{End: claim.End{Outcome: claim.OutcomeFailed, ExitCode: &r.Code, Message: m.say(TextExited, name, r.Code)}}
 	switch {
 	case r.Terminated:
 		e.End.Outcome, e.End.Message = claim.OutcomeStopped, m.say(TextSignalled, name, r.Code)
+	case r.crashed() && !r.Vanished:
+		e.End.Outcome, e.End.Message = claim.OutcomeCrashed, m.say(TextKilled, name, r.Code-128, r.Code)
 	case r.Vanished:
 		// Kubernetes knows its code, we do not.
 		e.End.Outcome, e.End.ExitCode, e.End.Message = claim.OutcomeCrashed, nil, m.say(TextVanished, name)
 	}
 	if m.anyLive() {
 		// The lease is kept until they are gone: another pod must not start beside them.
-		m.stopAll(m.say(TextSibling, e.End.Message), stopGrace, true, &e)
+		m.stopAll(m.say(TextSibling, e.End.Message), m.conf.stopGrace(), true, &e)
 		return
 	}
 	m.settle(e)

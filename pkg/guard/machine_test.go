@@ -175,7 +175,12 @@ func TestOutcomes(t *testing.T) {
 		code   int // -1: not known
 	}{
 		{"exit code", []Event{Exited{1, 42}}, claim.OutcomeFailed, 42},
-		{"killed by a signal", []Event{Exited{1, 137}}, claim.OutcomeFailed, 137},
+		{"out of memory", []Event{Exited{1, 137}}, claim.OutcomeCrashed, 137},
+		{"segmentation fault", []Event{Exited{1, 139}}, claim.OutcomeCrashed, 139},
+		{"the highest signal", []Event{Exited{1, 192}}, claim.OutcomeCrashed, 192},
+		{"no signal any more", []Event{Exited{1, 193}}, claim.OutcomeFailed, 193},
+		{"signal 0 is none", []Event{Exited{1, 128}}, claim.OutcomeFailed, 128},
+		{"pod deleted, KILL", []Event{Terminating{1}, Exited{1, 137}}, claim.OutcomeStopped, 137},
 		{"vanished", []Event{Broken{1}}, claim.OutcomeCrashed, -1},
 		{"pod deleted", []Event{Terminating{1}, Exited{1, 143}}, claim.OutcomeStopped, 143},
 		{"pod deleted, grace used up", []Event{Terminating{1}, Broken{1}}, claim.OutcomeStopped, 137},
@@ -184,6 +189,27 @@ func TestOutcomes(t *testing.T) {
 		e := w.ending().End
 		if e.Outcome != c.want || (e.ExitCode == nil) != (c.code < 0) || e.ExitCode != nil && *e.ExitCode != c.code || e.Message == "" {
 			t.Errorf("%s: %+v", c.what, e)
+		}
+	}
+}
+
+// A crash of one container counts before an exit of another, whichever comes first.
+func TestACrashCountsBeforeAnExit(t *testing.T) {
+	for _, codes := range [][2]int{{3, 139}, {139, 3}} {
+		w := newStory(t, func(c *Conf) { c.Containers = []string{"main", "side"} }).play(Start{}, main1(), Hello{Conn: 2, Container: "side", Kind: wire.KindWorker}).asked(first)
+		w.play(Exited{1, codes[0]}, Exited{2, codes[1]})
+		if e := w.ending().End; e.Outcome != claim.OutcomeCrashed || *e.ExitCode != 139 || !strings.Contains(e.Message, "signal 11") {
+			t.Errorf("%v: %+v", codes, e)
+		}
+	}
+}
+
+// However long the lease, a worker hears soon that it is to be replaced.
+func TestALongLeaseIsRenewedOften(t *testing.T) {
+	for lease, want := range map[time.Duration]time.Duration{30 * time.Second: 10 * time.Second, time.Hour: 30 * time.Second} {
+		w := newStory(t, func(c *Conf) { c.Lease = contract.Duration(lease) }).play(Start{}, main1()).asked(first)
+		if at, ok := w.s.Wake(); !ok || w.s.beatAt.After(at) || w.s.beatAt.Sub(w.s.trust) != want-lease+w.s.conf.margin() {
+			t.Errorf("lease %s: the next heartbeat is %s before the end of trust", lease, w.s.trust.Sub(w.s.beatAt))
 		}
 	}
 }

@@ -42,7 +42,7 @@ var mutants = []struct{ name, file, was, is string }{
 	},
 	{
 		"a worker's failure is overlooked", "hold.go",
-		"q := m.Reports[name]; q.Code != 0", "q := m.Reports[name]; q.Code < 0",
+		"case r.Code != 0 && name == \"\":", "case r.Code < 0 && name == \"\":",
 	},
 	{
 		"exit 0 completes a window that only a transaction may complete", "hold.go",

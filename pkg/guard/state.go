@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -50,8 +51,14 @@ func (c Conf) margin() time.Duration {
 // grace is the time between TERM and KILL when the right ends.
 func (c Conf) grace() time.Duration { return min(time.Duration(c.Lease)/10, 5*time.Second) }
 
-// stopGrace is the time between TERM and KILL while the lease is still held.
-const stopGrace = 10 * time.Second
+// stopGrace is the time between TERM and KILL while the lease is still held: what
+// Kubernetes would give when it deletes the pod.
+func (c Conf) stopGrace() time.Duration {
+	return cmp.Or(time.Duration(c.Grace), unknownGrace)
+}
+
+// unknownGrace is used when nobody told the pod's: it is the default of Kubernetes.
+const unknownGrace = 30 * time.Second
 
 // leastLedgerWait bounds waiting for the ledger from below: a retry after the next
 // window's start must not give up at its first try.
@@ -123,6 +130,12 @@ type Report struct {
 	Ack        int    `json:"ack"`                  // the code that its container ends with
 	Said       string `json:"said,omitempty"`
 	Told       bool   `json:"told,omitempty"` // Ack was sent: it stands
+}
+
+// crashed says whether it ended by a signal that neither the pod's end nor the guard
+// explains, such as an OOM kill or a segmentation fault, or without a word.
+func (r Report) crashed() bool {
+	return !r.Terminated && (r.Vanished || r.Code > 128 && r.Code <= 128+64)
 }
 
 // Ending is an outcome to be written.

@@ -30,6 +30,7 @@ const (
 	TextReplacing       Key = "replacing"
 	TextOrder           Key = "order"
 	TextOrderUnseen     Key = "order-unseen"
+	TextOrderRun        Key = "order-run"
 	TextRefusePayload   Key = "refuse-payload"
 	TextRefuseExhausted Key = "refuse-exhausted"
 	TextRefuseHeld      Key = "refuse-held"
@@ -58,6 +59,7 @@ const (
 	TextExited          Key = "exited"
 	TextSignalled       Key = "signalled"
 	TextVanished        Key = "vanished"
+	TextKilled          Key = "killed"
 	TextNotStarted      Key = "not-started"
 	TextPodLeft         Key = "pod-left"
 	TextClaimed         Key = "claimed"
@@ -102,8 +104,8 @@ var texts = map[Key]text{
 		"窗口 %[1]s 未在启动期限内启动，已以 late 关闭；不再运行",
 	},
 	TextSkipOverlap: {
-		"window %[1]s does not run, since another one of the job, %[2]s, is running: attempt %[3]d of %[4]s (onceguard.dev/overlap=skip)",
-		"窗口 %[1]s 不运行，因为该任务的另一窗口 %[2]s 正在运行：%[4]s 的第 %[3]d 次尝试（onceguard.dev/overlap=skip）",
+		"window %[1]s does not run, since another one of the job, %[2]s, is running: attempt %[3]d of %[4]s (overlap=skip)",
+		"窗口 %[1]s 不运行，因为该任务的另一窗口 %[2]s 正在运行：%[4]s 的第 %[3]d 次尝试（overlap=skip）",
 	},
 	TextSkipOverlapped: {
 		"window %[1]s was closed without running, since another one of the job was running then",
@@ -161,17 +163,21 @@ var texts = map[Key]text{
 		"window %[1]s waits for its turn: the earlier window %[2]s was never started (onceguard.dev/order=serial); if it shall not run: %[3]s",
 		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 从未启动（onceguard.dev/order=serial）；若不应运行它：%[3]s",
 	},
+	TextOrderRun: {
+		"window %[1]s waits for its turn: the earlier window %[2]s was never started (--order serial); run it: guard run --job %[3]s --window-start %[4]s …; if it shall not run: %[5]s; if only later windows are to be kept in order, begin with --since",
+		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 从未启动（--order serial）；运行它：guard run --job %[3]s --window-start %[4]s …；若不应运行它：%[5]s；若只需让之后的窗口按序，请用 --since 指定起点",
+	},
 	TextRefusePayload: {
-		"window %[1]s belongs to the payload %[2]s, and this run has %[3]s; nothing was started: give it the same payload, or another window",
-		"窗口 %[1]s 属于负载 %[2]s，而本次运行的负载是 %[3]s；未启动任何程序：请使用相同的负载，或另一个窗口",
+		"window %[1]s belongs to the payload %[2]s, and this run has %[3]s; nothing was started: give it the same payload, or another window. A person may free it for any payload: %[4]s, or close it: %[5]s",
+		"窗口 %[1]s 属于负载 %[2]s，而本次运行的负载是 %[3]s；未启动任何程序：请使用相同的负载，或另一个窗口。可由人工放开，使任何负载都可运行：%[4]s，或关闭：%[5]s",
 	},
 	TextRefuseExhausted: {
 		"window %[1]s has failed as often as it may and is closed as exhausted, last by attempt %[2]d of %[3]s; nothing was started. To run it again, mend the cause, then: %[4]s",
 		"窗口 %[1]s 的失败次数已达上限，以 exhausted 关闭，最后是 %[3]s 的第 %[2]d 次尝试；未启动任何程序。若要再次运行，先排除原因，然后：%[4]s",
 	},
 	TextRefuseHeld: {
-		"window %[1]s is held, since attempt %[2]d of %[3]s crashed (onceguard.dev/on-crash=hold); nothing was started. See what it has done, then run it again: %[4]s, or close it: %[5]s",
-		"窗口 %[1]s 被扣留，因为 %[3]s 的第 %[2]d 次尝试崩溃了（onceguard.dev/on-crash=hold）；未启动任何程序。请查明它做了什么，然后再次运行：%[4]s，或关闭：%[5]s",
+		"window %[1]s is held, since attempt %[2]d of %[3]s crashed or lost its lease (onceguard.dev/on-crash=hold); nothing was started. See what it has done, then run it again: %[4]s, or close it: %[5]s",
+		"窗口 %[1]s 被扣留，因为 %[3]s 的第 %[2]d 次尝试崩溃或失去了租约（onceguard.dev/on-crash=hold）；未启动任何程序。请查明它做了什么，然后再次运行：%[4]s，或关闭：%[5]s",
 	},
 	TextRefuseOther: {
 		"the ledger refuses window %[1]s (%[2]s); nothing was started",
@@ -217,8 +223,8 @@ var texts = map[Key]text{
 		"窗口 %[1]s 已被另一尝试持有，或其记录已不存在；程序被停止",
 	},
 	TextCancelled: {
-		"a newer window of the job replaces window %[1]s (onceguard.dev/overlap=replace); the worker is stopped",
-		"该任务较新的窗口取代窗口 %[1]s（onceguard.dev/overlap=replace）；程序被停止",
+		"a newer window of the job replaces window %[1]s (overlap=replace, by onceguard.dev/overlap or concurrencyPolicy); the worker is stopped",
+		"该任务较新的窗口取代窗口 %[1]s（overlap=replace，来自 onceguard.dev/overlap 或 concurrencyPolicy）；程序被停止",
 	},
 	TextSibling: {
 		"the attempt failed: %[1]s; the other containers of the pod are stopped",
@@ -263,6 +269,10 @@ var texts = map[Key]text{
 	TextVanished: {
 		"container %[1]s vanished without reporting an exit",
 		"容器 %[1]s 未报告退出就消失了",
+	},
+	TextKilled: {
+		"container %[1]s crashed: it was ended by signal %[2]d (code %[3]d), which neither Kubernetes nor Onceguard sent to stop it; out of memory is one cause of 9",
+		"容器 %[1]s 崩溃：被信号 %[2]d（代码 %[3]d）终止，而 Kubernetes 和 Onceguard 都没有要求它停止；信号 9 的原因之一是内存不足",
 	},
 	TextNotStarted: {
 		"no wrapped container was running for %[1]s, so the window was given back",

@@ -130,6 +130,8 @@ func (m *step) waitText(a claim.Answer) string {
 		return m.say(TextReplacing, w, h.Window, h.Attempt, m.holder(h))
 	case a.Reason == claim.Order && h.Attempt > 0:
 		return m.say(TextOrder, w, h.Window, h.Attempt, m.holder(h), m.command("cancel", h.Window))
+	case a.Reason == claim.Order && m.conf.Namespace == "": // guard run
+		return m.say(TextOrderRun, w, h.Window, h.Window.JobName, h.Window.Start.UTC().Format(time.RFC3339), m.command("cancel", h.Window))
 	case a.Reason == claim.Order:
 		return m.say(TextOrderUnseen, w, h.Window, m.command("cancel", h.Window))
 	case a.Reason == claim.Committing && !m.isOwn(h):
@@ -145,7 +147,7 @@ func (m *step) waitText(a claim.Answer) string {
 func (m *step) refuseText(a claim.Answer) string {
 	w, h := m.conf.Window, a.Holder
 	if a.Reason == claim.PayloadConflict {
-		return m.say(TextRefusePayload, w, h.PayloadDigest, cmp.Or(m.conf.PayloadDigest, "-"))
+		return m.say(TextRefusePayload, w, h.PayloadDigest, cmp.Or(m.conf.PayloadDigest, "-"), m.command("rerun", w), m.command("cancel", w))
 	}
 	if a.Reason == claim.IsExhausted {
 		return m.say(TextRefuseExhausted, w, h.Attempt, m.holder(h), m.command("rerun", w))
@@ -156,9 +158,9 @@ func (m *step) refuseText(a claim.Answer) string {
 	return m.say(TextRefuseOther, w, a.Reason)
 }
 
-// command is what a person types about a window.
+// command is what a person types about a window, with the login of the ledger's owner.
 func (m *step) command(verb string, w window.Window) string {
-	return "kubectl onceguard " + verb + " " + w.JobName + " " + w.Start.UTC().Format(time.RFC3339) + " --reason TEXT"
+	return "kubectl onceguard " + verb + " " + w.JobName + " " + w.Start.UTC().Format(time.RFC3339) + " --reason TEXT --ledger-url-file OWNER_URL"
 }
 
 // holder names an attempt's place for people.

@@ -142,9 +142,11 @@ func TestPausesBetweenQuestions(t *testing.T) {
 // A newer window replaces this one: its worker gets TERM, then KILL, while the lease goes
 // on; the window is given back as soon as it is gone, and its pod says why.
 func TestAReplacedWindowIsGivenBackAtOnce(t *testing.T) {
-	w := newStory(t, nil).play(Start{}, main1()).asked(first)
+	const grace = 2 * time.Minute
+	pod := func(c *Conf) { c.Grace = contract.Duration(grace) }
+	w := newStory(t, pod).play(Start{}, main1()).asked(first)
 	w.play(Beaten{ID: w.s.ExecutionID, Sent: w.now, Beat: claim.BeatCancel})
-	if m := w.wants(1, wire.TypeStop, 0); m.GraceMS != stopGrace.Milliseconds() || !strings.Contains(m.Message, "overlap=replace") {
+	if m := w.wants(1, wire.TypeStop, 0); m.GraceMS != grace.Milliseconds() || !strings.Contains(m.Message, "overlap=replace") {
 		t.Errorf("stopped by %+v", m)
 	}
 	if w.s.Phase != Stopping {
@@ -160,6 +162,20 @@ func TestAReplacedWindowIsGivenBackAtOnce(t *testing.T) {
 	// Its next pod, or the container started again, learns that the window is closed.
 	w.play(Hello{Conn: 2, Container: "main", Kind: wire.KindWorker}).asked(claim.Answer{Verdict: claim.Skip, Reason: claim.Superseded}).
 		play(SkipRecorded{}).wants(2, wire.TypeSkip, 0)
+
+	// Nobody told the pod's grace: it is what Kubernetes gives by default.
+	w = newStory(t, nil).play(Start{}, main1()).asked(first)
+	w.play(Beaten{ID: w.s.ExecutionID, Sent: w.now, Beat: claim.BeatCancel})
+	if m := w.wants(1, wire.TypeStop, 0); m.GraceMS != (30 * time.Second).Milliseconds() {
+		t.Errorf("stopped by %+v", m)
+	}
+
+	// The pod is being deleted already: KILL is the kubelet's, after the grace it was told.
+	w = newStory(t, pod).play(Start{}, main1()).asked(first).play(Terminating{1})
+	w.play(Beaten{ID: w.s.ExecutionID, Sent: w.now, Beat: claim.BeatCancel})
+	if m := w.wants(1, wire.TypeStop, 0); m.GraceMS < time.Hour.Milliseconds() {
+		t.Errorf("stopped by %+v", m)
+	}
 
 	// What it committed in its grace counts.
 	w = newStory(t, nil).play(Start{}, main1()).asked(first)

@@ -120,8 +120,11 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 		StartTimeout: s.StartTimeout, LedgerWait: s.LedgerWait, Lease: s.Lease,
 		LogLanguage: g.LogLanguage, Policies: s.Policies,
 	}
+	if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
+		config.Grace = contract.Duration(time.Duration(max(1, *grace)) * time.Second) // Kubernetes makes 1 of 0 too
+	}
 	if s.Order == contract.OrderSerial {
-		config.Since, config.Previous = s.Since, derived.Previous
+		config.Since, config.Previous = s.OrderedSince, derived.Previous
 	}
 	if derived.Source == contract.SourceManual {
 		// Creation is told in whole seconds: what was closed in that very second was most
