@@ -379,5 +379,5 @@ func decode(body []byte, to any) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errMore
 	}
-	return nil
+	return checkKeys(body)
 }
