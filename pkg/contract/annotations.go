@@ -41,6 +41,7 @@ type Subject struct {
 	TimeZone    string
 	Concurrency string // a CronJob's concurrencyPolicy; empty for a Job
 	Indexed     bool   // completionMode Indexed
+	Completions int32  // of an Indexed Job; zero when unknown
 	// The template's containers, in order.
 	InitContainers []Container
 	Containers     []Container
@@ -124,7 +125,7 @@ func ParseAnnotations(of Subject, cluster string) (Settings, []Problem, []string
 	s := Settings{
 		Version: ConfigVersion, CronJob: of.Name, CronJobUID: of.UID,
 		JobName: of.Namespace + "/" + of.Name, Ledger: DefaultLedger,
-		Schedule: of.Schedule, TimeZone: of.TimeZone, Indexed: of.Indexed,
+		Schedule: of.Schedule, TimeZone: of.TimeZone, Indexed: of.Indexed, Completions: of.Completions,
 		Completion: CompletionExitCode, Busy: BusyWait, Manual: ManualWindow,
 		StartTimeout: Duration(DefaultStartTimeout), Lease: Duration(DefaultLease),
 		Policies: Policies{Overlap: overlapOf(of.Concurrency), Order: OrderAny, OnCrash: OnCrashRetry},

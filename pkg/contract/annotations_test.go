@@ -128,14 +128,14 @@ func TestBadValuesNameKeyValueAndCure(t *testing.T) {
 
 // What Kubernetes does with Jobs is what is meant for windows, until somebody says otherwise.
 func TestOverlapFollowsConcurrencyPolicy(t *testing.T) {
-	for concurrency, want := range map[string]Overlap{"": OverlapAllow, "Allow": OverlapAllow, "Forbid": OverlapSkip, "Replace": OverlapReplace} {
+	for concurrency, want := range map[string]Overlap{"": OverlapAllow, "Allow": OverlapAllow, "Forbid": OverlapWait, "Replace": OverlapReplace} {
 		of := subject(nil)
 		of.Concurrency = concurrency
 		if s, _, _ := ParseAnnotations(of, ""); s.Overlap != want {
 			t.Errorf("%q: %s, want %s", concurrency, s.Overlap, want)
 		}
-		of.Annotations = map[string]string{AnnotationOverlap: "wait"}
-		if s, _, _ := ParseAnnotations(of, ""); s.Overlap != OverlapWait {
+		of.Annotations = map[string]string{AnnotationOverlap: "skip"}
+		if s, _, _ := ParseAnnotations(of, ""); s.Overlap != OverlapSkip {
 			t.Errorf("%q: the annotation is not heeded: %s", concurrency, s.Overlap)
 		}
 	}

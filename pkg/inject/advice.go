@@ -34,6 +34,10 @@ func advice(c *batchv1.CronJob, s contract.Settings) []string {
 		say("spec.schedule: a time zone inside the schedule is no longer supported by Kubernetes; move it to spec.timeZone")
 	}
 	switch d := c.Spec.StartingDeadlineSeconds; {
+	case d != nil && s.Order == contract.OrderSerial:
+		say("spec.startingDeadlineSeconds: after an outage of more than %ds Kubernetes makes no Job for the window, and with %s=serial all later ones wait for it until somebody runs or cancels it (kubectl onceguard cancel); leave it out",
+			*d, contract.AnnotationOrder)
+	case d == nil && s.Order == contract.OrderSerial: // the older a window, the more the others need it
 	case d == nil:
 		say("spec.startingDeadlineSeconds is not set: after an outage a window may start however late; set it, for example to 200")
 	case *d < shortestDeadline:
@@ -46,9 +50,15 @@ func advice(c *batchv1.CronJob, s contract.Settings) []string {
 		if job.BackoffLimit != nil && *job.BackoffLimit <= 1 {
 			say("spec.jobTemplate.spec.backoffLimit: under restartPolicy OnFailure Kubernetes counts a restart of the guard too, so %d lets one fail the Job; use 2 or more", *job.BackoffLimit)
 		}
-	} else if !heedsExitCodes(job.PodFailurePolicy) {
-		say("spec.jobTemplate.spec.podFailurePolicy: recommended rules are onExitCodes In [%d] FailJob (a retry makes no sense) and In [%d] Ignore (try later, costs no backoff), both without containerName",
-			contract.ExitRefused, contract.ExitRetry)
+	} else {
+		give := batchv1.PodFailurePolicyActionFailJob
+		if job.BackoffLimitPerIndex != nil { // the other indexes are windows of their own
+			give = batchv1.PodFailurePolicyActionFailIndex
+		}
+		if !heedsExitCodes(job.PodFailurePolicy, give) {
+			say("spec.jobTemplate.spec.podFailurePolicy: recommended rules are onExitCodes In [%d] %s (a retry makes no sense) and In [%d] Ignore (try later, costs no backoff), both without containerName",
+				contract.ExitRefused, give, contract.ExitRetry)
+		}
 	}
 	for _, container := range pod.Containers {
 		if !slices.Contains(s.Containers, container.Name) {
@@ -78,13 +88,22 @@ func policyAdvice(c *batchv1.CronJob, s contract.Settings) []string {
 		say("spec.concurrencyPolicy: under Forbid Kubernetes makes no Job for a window that comes due while another runs, and with %s=serial all later ones then wait for it; use Allow, they take turns", contract.AnnotationOrder)
 	case serial && concurrency == batchv1.ReplaceConcurrent:
 		say("spec.concurrencyPolicy: under Replace Kubernetes deletes the Job of a window that is not done, and with %s=serial all later ones then wait for it; use Allow, they take turns", contract.AnnotationOrder)
-	case chosen && concurrency == batchv1.ForbidConcurrent && s.Overlap != contract.OverlapSkip:
+	case chosen && concurrency == batchv1.ForbidConcurrent && s.Overlap == contract.OverlapSkip:
+		say("spec.concurrencyPolicy: under Forbid the next window gets its Job when the one before has ended, but its pod may still be ending, and by %s=skip the window is then closed without running; leave the annotation out, it waits",
+			contract.AnnotationOverlap)
+	case chosen && concurrency == batchv1.ForbidConcurrent && s.Overlap != contract.OverlapWait:
 		say("spec.concurrencyPolicy: under Forbid Kubernetes makes no Job for a window that comes due while another runs, so %s=%s concerns only other CronJobs of the same job name and manual Jobs; use Allow to have Onceguard decide", contract.AnnotationOverlap, s.Overlap)
 	case chosen && concurrency == batchv1.ReplaceConcurrent && s.Overlap != contract.OverlapReplace:
 		say("spec.concurrencyPolicy: under Replace Kubernetes deletes the running Job whatever %s=%s says; use Allow to have Onceguard decide", contract.AnnotationOverlap, s.Overlap)
 	}
 	if serial && chosen && s.Overlap != contract.OverlapWait {
 		say("%s=serial lets a window wait for the earlier ones in any case, so %s=%s concerns only manual runs of their own", contract.AnnotationOrder, contract.AnnotationOverlap, s.Overlap)
+	}
+	if serial && c.Spec.Suspend != nil && *c.Spec.Suspend {
+		say("spec.suspend: Kubernetes makes no Job for the windows that come due meanwhile, and with %s=serial all later ones wait for them until somebody runs or cancels them (kubectl onceguard cancel); %s does not close a window that no Job asks for", contract.AnnotationOrder, contract.AnnotationStartDeadline)
+	}
+	if serial && job.SuccessPolicy != nil {
+		say("spec.jobTemplate.spec.successPolicy: a Job that succeeds early ends the indexes that are not done, and with %s=serial their later windows wait for them; leave it out", contract.AnnotationOrder)
 	}
 	if sched, err := window.ParseSchedule(s.Schedule, s.TimeZone); serial && (err != nil || !sched.Known()) {
 		say("%s=serial: the instants of this schedule cannot be computed, so a window that Kubernetes made no Job for is not waited for; set spec.timeZone and a schedule of five fields", contract.AnnotationOrder)
@@ -106,8 +125,9 @@ func policyAdvice(c *batchv1.CronJob, s contract.Settings) []string {
 	return out
 }
 
-// heedsExitCodes reports whether a policy gives both of our exit codes their meaning.
-func heedsExitCodes(policy *batchv1.PodFailurePolicy) bool {
+// heedsExitCodes reports whether a policy gives both of our exit codes their meaning, that
+// of a refusal being refused.
+func heedsExitCodes(policy *batchv1.PodFailurePolicy, refused batchv1.PodFailurePolicyAction) bool {
 	if policy == nil {
 		return false
 	}
@@ -120,6 +140,5 @@ func heedsExitCodes(policy *batchv1.PodFailurePolicy) bool {
 		}
 		return ""
 	}
-	refused := []batchv1.PodFailurePolicyAction{batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionFailIndex}
-	return slices.Contains(refused, first(contract.ExitRefused)) && first(contract.ExitRetry) == batchv1.PodFailurePolicyActionIgnore
+	return first(contract.ExitRefused) == refused && first(contract.ExitRetry) == batchv1.PodFailurePolicyActionIgnore
 }

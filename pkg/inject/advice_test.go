@@ -2,9 +2,11 @@ package inject
 
 import (
 	"encoding/json"
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceguard/onceguard/pkg/contract"
 )
@@ -28,7 +30,9 @@ func TestPolicyAdvice(t *testing.T) {
 		{"nothing chosen", "Forbid", nil, "Etc/UTC", ""},
 		{"what Kubernetes does anyway", "Replace", map[string]string{overlap: "replace"}, "Etc/UTC", ""},
 		{"wait under Allow", "Allow", map[string]string{overlap: "wait"}, "Etc/UTC", ""},
-		{"wait under Forbid", "Forbid", map[string]string{overlap: "wait"}, "Etc/UTC", "under Forbid Kubernetes makes no Job"},
+		{"wait under Forbid", "Forbid", map[string]string{overlap: "wait"}, "Etc/UTC", ""},
+		{"skip under Forbid", "Forbid", map[string]string{overlap: "skip"}, "Etc/UTC", "its pod may still be ending"},
+		{"replace under Forbid", "Forbid", map[string]string{overlap: "replace"}, "Etc/UTC", "under Forbid Kubernetes makes no Job"},
 		{"wait under Replace", "Replace", map[string]string{overlap: "wait"}, "Etc/UTC", "under Replace Kubernetes deletes the running Job"},
 		{"serial", "Allow", map[string]string{order: "serial", attempts: "2"}, "Etc/UTC", ""},
 		{"serial that waits anyway", "Allow", map[string]string{order: "serial", attempts: "2", overlap: "wait"}, "Etc/UTC", ""},
@@ -50,10 +54,14 @@ func TestPolicyAdvice(t *testing.T) {
 			for k, v := range c.annotations {
 				annotations[k] = v
 			}
+			starting := any(200)
+			if c.annotations[order] == "serial" {
+				starting = nil
+			}
 			cronJob := map[string]any{
 				"metadata": map[string]any{"name": "sync", "annotations": annotations},
 				"spec": map[string]any{
-					"schedule": "*/5 * * * *", "timeZone": c.zone, "concurrencyPolicy": c.concurrency, "startingDeadlineSeconds": 200,
+					"schedule": "*/5 * * * *", "timeZone": c.zone, "concurrencyPolicy": c.concurrency, "startingDeadlineSeconds": starting,
 					"jobTemplate": map[string]any{"spec": map[string]any{
 						"backoffLimit": 2, "activeDeadlineSeconds": 60,
 						"podFailurePolicy": map[string]any{"rules": []any{
@@ -84,6 +92,82 @@ func TestPolicyAdvice(t *testing.T) {
 				t.Errorf("warned %q, want one with %q", warnings, c.want)
 			}
 		})
+	}
+}
+
+// What leaves windows that nobody asks for is warned of when others wait for them, and
+// under limits for each index a refusal must not end the others.
+func TestJobAdvice(t *testing.T) {
+	serial := map[string]string{contract.AnnotationGuard: contract.Enabled, contract.AnnotationOrder: "serial", contract.AnnotationMaxAttempts: "2"}
+	rule := func(action string, code int) map[string]any {
+		return map[string]any{"action": action, "onExitCodes": map[string]any{"operator": "In", "values": []int{code}}}
+	}
+	for _, c := range []struct {
+		what      string
+		spec, job map[string]any
+		want      string
+	}{
+		{"each index fails for itself", nil, map[string]any{"backoffLimitPerIndex": 2, "podFailurePolicy": map[string]any{"rules": []any{rule("FailIndex", 78), rule("Ignore", 75)}}}, ""},
+		{"one index fails all", nil, map[string]any{"backoffLimitPerIndex": 2, "podFailurePolicy": map[string]any{"rules": []any{rule("FailJob", 78), rule("Ignore", 75)}}}, "In [78] FailIndex"},
+		{"no limit for each index", nil, map[string]any{"podFailurePolicy": map[string]any{"rules": []any{rule("FailIndex", 78), rule("Ignore", 75)}}}, "In [78] FailJob"},
+		{"success before all indexes", nil, map[string]any{"successPolicy": map[string]any{"rules": []any{map[string]any{"succeededCount": 1}}}}, "successPolicy"},
+		{"suspended", map[string]any{"suspend": true}, nil, "spec.suspend"},
+		{"a deadline of Kubernetes", map[string]any{"startingDeadlineSeconds": 100}, nil, "after an outage of more than 100s"},
+	} {
+		job := map[string]any{
+			"backoffLimit": 2, "activeDeadlineSeconds": 60, "completionMode": "Indexed", "completions": 3, "parallelism": 3,
+			"podFailurePolicy": map[string]any{"rules": []any{rule("FailJob", 78), rule("Ignore", 75)}},
+			"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never", "containers": []any{
+				map[string]any{"name": "main", "image": "i", "command": []string{"work"}},
+			}}},
+		}
+		maps.Copy(job, c.job)
+		spec := map[string]any{"schedule": "*/5 * * * *", "timeZone": "Etc/UTC", "jobTemplate": map[string]any{"spec": job}}
+		maps.Copy(spec, c.spec)
+		raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "sync", "annotations": serial}, "spec": spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := PatchCronJob(CronJob{Object: raw, Namespace: "shop", Now: noon})
+		if err != nil || len(out.Problems) > 0 {
+			t.Fatal(out.Problems, err)
+		}
+		if w := out.Warnings; c.want == "" && len(w) > 0 || c.want != "" && (len(w) != 1 || !strings.Contains(w[0], c.want)) {
+			t.Errorf("%s: warned %q, want one with %q", c.what, w, c.want)
+		}
+	}
+}
+
+// An edit that means other windows begins anew; any other edit does not.
+func TestBegin(t *testing.T) {
+	before, now := noon.Add(-time.Hour), noon.Add(time.Second)
+	earlier := contract.Settings{
+		Version: 1, JobName: "shop/sync", Ledger: "default", Schedule: "@hourly", TimeZone: "Etc/UTC", Indexed: true, Completions: 3,
+		Since: before, OrderedSince: before, Policies: contract.Policies{Order: contract.OrderSerial},
+	}
+	for _, c := range []struct {
+		what           string
+		edit           func(earlier, s *contract.Settings)
+		since, ordered time.Time
+	}{
+		{"first", func(e, _ *contract.Settings) { *e = contract.Settings{} }, now, now},
+		{"nothing", func(_, _ *contract.Settings) {}, before, before},
+		{"containers", func(_, s *contract.Settings) { s.Containers = []string{"other"} }, before, before},
+		{"job name", func(_, s *contract.Settings) { s.JobName = "shop/other" }, now, now},
+		{"ledger", func(_, s *contract.Settings) { s.Ledger = "other" }, now, now},
+		{"schedule", func(_, s *contract.Settings) { s.Schedule = "@daily" }, now, now},
+		{"zone", func(_, s *contract.Settings) { s.TimeZone = "Asia/Shanghai" }, now, now},
+		{"order turned on", func(e, _ *contract.Settings) { e.Order, e.OrderedSince = contract.OrderAny, time.Time{} }, before, now},
+		{"order turned off", func(_, s *contract.Settings) { s.Order = contract.OrderAny }, before, time.Time{}},
+		{"Indexed", func(e, _ *contract.Settings) { e.Indexed, e.Completions = false, 0 }, before, now},
+		{"completions", func(_, s *contract.Settings) { s.Completions = 4 }, before, now},
+	} {
+		e, s := earlier, earlier
+		s.Since, s.OrderedSince = time.Time{}, time.Time{}
+		c.edit(&e, &s)
+		if begin(&s, e, noon); !s.Since.Equal(c.since) || !s.OrderedSince.Equal(c.ordered) {
+			t.Errorf("%s: since %s, ordered since %s; want %s and %s", c.what, s.Since, s.OrderedSince, c.since, c.ordered)
+		}
 	}
 }
 

@@ -76,10 +76,6 @@ func PatchCronJob(in CronJob) (Stamp, error) {
 		_, before, _ = judge(&old, in)
 	}
 	earlier, hasEarlier := earlierSettings(&old)
-	s.Since = in.Now.UTC().Truncate(time.Second).Add(time.Second)
-	if hasEarlier && earlier.Schedule == s.Schedule && earlier.TimeZone == s.TimeZone {
-		s.Since = earlier.Since
-	}
 	var fresh []contract.Problem
 	var left []string
 	for _, problem := range problems {
@@ -103,6 +99,7 @@ func PatchCronJob(in CronJob) (Stamp, error) {
 	if len(fresh) > 0 {
 		return Stamp{Problems: fresh, Warnings: warnings}, nil
 	}
+	begin(&s, earlier, in.Now)
 	if !sameSettings(configOnTarget(&object), s) {
 		text, err := json.Marshal(s)
 		if err != nil {
@@ -118,6 +115,23 @@ func PatchCronJob(in CronJob) (Stamp, error) {
 	return Stamp{Ops: p.ops, Warnings: append(warnings, advice(&object, s)...), Left: left}, nil
 }
 
+// begin sets since when windows count. What was stamped earlier goes on while it means the
+// same windows; the zero value of earlier is no stamp.
+func begin(s *contract.Settings, earlier contract.Settings, now time.Time) {
+	s.Since = now.UTC().Truncate(time.Second).Add(time.Second)
+	same := earlier.Version != 0 && earlier.JobName == s.JobName && earlier.Ledger == s.Ledger &&
+		earlier.Schedule == s.Schedule && earlier.TimeZone == s.TimeZone
+	if s.Order == contract.OrderSerial {
+		s.OrderedSince = s.Since
+		if same && !earlier.OrderedSince.IsZero() && earlier.Indexed == s.Indexed && earlier.Completions == s.Completions {
+			s.OrderedSince = earlier.OrderedSince
+		}
+	}
+	if same {
+		s.Since = earlier.Since
+	}
+}
+
 // judge reads settings and problems off a CronJob.
 func judge(c *batchv1.CronJob, in CronJob) (contract.Settings, []contract.Problem, []string) {
 	s, problems, warnings := contract.ParseAnnotations(subject(c, in), in.Cluster)
@@ -131,6 +145,9 @@ func subject(c *batchv1.CronJob, in CronJob) contract.Subject {
 	s.Namespace, s.Name, s.UID = in.Namespace, c.Name, string(c.UID)
 	s.Annotations, s.Schedule = c.Annotations, c.Spec.Schedule
 	s.Concurrency, s.Indexed = string(c.Spec.ConcurrencyPolicy), isIndexed(&c.Spec.JobTemplate.Spec)
+	if n := c.Spec.JobTemplate.Spec.Completions; n != nil && s.Indexed {
+		s.Completions = *n
+	}
 	if c.Spec.TimeZone != nil {
 		s.TimeZone = *c.Spec.TimeZone
 	}

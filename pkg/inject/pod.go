@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -124,7 +125,7 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 		config.Grace = contract.Duration(time.Duration(max(1, *grace)) * time.Second) // Kubernetes makes 1 of 0 too
 	}
 	if s.Order == contract.OrderSerial {
-		config.Since, config.Previous = s.OrderedSince, derived.Previous
+		config.Since, config.Previous = cmp.Or(s.OrderedSince, s.Since), derived.Previous
 	}
 	if derived.Source == contract.SourceManual {
 		// Creation is told in whole seconds: what was closed in that very second was most
