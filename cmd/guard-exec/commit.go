@@ -33,7 +33,8 @@ const (
 	closingUsage = `      --payload TEXT    what this run works on; the same window with another payload is refused
       --result JSON     kept with the window and given to whoever asks again
       --processed N     how many items were processed, for the record
-      --checkpoint JSON how far the work has come: commits a piece, and leaves the window to be completed later
+      --checkpoint JSON how far the work has come: commits a piece, and leaves the window to be completed later;
+                        an equal piece asked again is not run again: let its checkpoint differ, or say the next flag
       --checkpoint-seq N  the checkpoint that the piece goes on from (the stored one); 0: there is none yet
 `
 	timeoutUsage = `      --timeout D       how long to look for the guard and to ask again while the outcome is open (30s);
@@ -117,11 +118,16 @@ func endpoint(env []string) (request, error) {
 // time anew. The guard bounds them; if it dies the connection breaks, and if it freezes
 // the wrapper ends this process with its worker.
 func ask(ctx context.Context, r request, timeout time.Duration, stdout io.Writer) (int, error) {
+	return askAs(ctx, r, timeout, stdout, outcome)
+}
+
+// askAs is ask where judge says what an answer means.
+func askAs(ctx context.Context, r request, timeout time.Duration, stdout io.Writer, judge func(code int, body []byte, err error) (exit int, again bool)) (int, error) {
 	deadline := time.Now().Add(timeout)
 	pause := 100 * time.Millisecond
 	for {
 		code, body, err := r.do(ctx, deadline)
-		exit, again := outcome(code, body, err)
+		exit, again := judge(code, body, err)
 		wait := pause/2 + rand.N(pause)
 		if !again || time.Until(deadline) <= wait {
 			if err != nil {
@@ -153,6 +159,17 @@ func outcome(code int, body []byte, err error) (exit int, again bool) {
 		return 0, false
 	}
 	return 1, false
+}
+
+// inTransaction is outcome for what belongs to an interactive transaction: one that is
+// over, or that nobody knows any more, cannot be asked again, but the next attempt can do
+// the work.
+func inTransaction(code int, body []byte, err error) (exit int, again bool) {
+	over := code == 404 || code == 410 || code == 503 && failure(body) != "unknown_outcome"
+	if err == nil && over {
+		return contract.ExitRetry, false
+	}
+	return outcome(code, body, err)
 }
 
 // failure is the code of an error that the guard answers.

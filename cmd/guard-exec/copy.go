@@ -81,7 +81,7 @@ func copyRows(ctx context.Context, args, env []string, stdin io.Reader, stdout i
 	if r.body, err = json.Marshal(c.end); err != nil {
 		return 0, err
 	}
-	return ask(ctx, r, c.timeout, stdout)
+	return askAs(ctx, r, c.timeout, stdout, inTransaction)
 }
 
 // fill sends the rows, and the statements behind them. Nothing of it is sent again: what
@@ -148,7 +148,7 @@ func once(ctx context.Context, r request, stdout io.Writer) (int, error) {
 		return contract.ExitRetry, fmt.Errorf("no answer from the guard; nothing is committed: %w", err)
 	}
 	_, err = stdout.Write(append(bytes.TrimRight(body, "\n"), '\n'))
-	exit, _ := outcome(code, body, nil)
+	exit, _ := inTransaction(code, body, nil)
 	return exit, err
 }
 

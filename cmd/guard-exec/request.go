@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -106,11 +107,14 @@ func (f fields) add(file string, stdin io.Reader) error {
 	if err := json.Unmarshal(b, &read); err != nil {
 		return usageError{fmt.Errorf("--file %s: not a JSON object like %s: %w", file, requestForm, err)}
 	}
+	if name := twice(b); name != "" {
+		return usageError{fmt.Errorf("--file %s: the key %q stands twice: say it once", file, name)}
+	}
 	if read == nil {
 		return usageError{fmt.Errorf("--file %s: null is not a JSON object like %s", file, requestForm)}
 	}
 	for name, value := range read {
-		if _, twice := f[name]; twice {
+		if _, both := f[name]; both {
 			if name == "complete" { // what --checkpoint says
 				name = "checkpoint"
 			}
@@ -119,6 +123,24 @@ func (f fields) add(file string, stdin io.Reader) error {
 		f[name] = value
 	}
 	return nil
+}
+
+// twice gives a key that the object says twice, of which a map keeps the last; the guard
+// looks into its values.
+func twice(object []byte) (key string) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	_, _ = d.Token() // it is an object, which has been read before
+	seen := map[string]bool{}
+	for d.More() {
+		name, _ := d.Token()
+		key, _ = name.(string)
+		var value json.RawMessage
+		if seen[key] || d.Decode(&value) != nil {
+			return key
+		}
+		seen[key] = true
+	}
+	return ""
 }
 
 // asJSON refuses what is not one JSON value.

@@ -2,8 +2,10 @@ package commit
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -67,7 +69,7 @@ func (c *Committer) Open(ctx context.Context) (Transaction, error) {
 
 // begin makes the session's connection and sends the beginning of the transaction.
 func (c *Committer) begin(ctx context.Context, a claim.Attempt) (*session, error) {
-	s := &session{id: uuid.NewString(), attempt: a, use: make(chan struct{}, 1), gone: make(chan struct{})}
+	s := &session{id: newID(a.ExecutionID), attempt: a, use: make(chan struct{}, 1), gone: make(chan struct{})}
 	// The transaction outlives the request that opened it.
 	limited, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), c.limits.Transaction, tooLong(c.limits.Transaction))
 	run, end := context.WithCancelCause(limited)
@@ -93,6 +95,30 @@ func (c *Committer) begin(ctx context.Context, a claim.Attempt) (*session, error
 	c.open = s
 	c.mu.Unlock()
 	return s, nil
+}
+
+// randomPart is how many bytes of a transaction's id are random; the others tell that it
+// was given out for an attempt.
+const randomPart = 6
+
+// newID makes the id of a transaction of the attempt.
+func newID(attempt uuid.UUID) string {
+	random := uuid.New()
+	return idOf(attempt, random[:randomPart]).String()
+}
+
+// isID says whether id was given out for the attempt, by this guard or one before.
+func isID(id string, attempt uuid.UUID) bool {
+	parsed, err := uuid.Parse(id)
+	return err == nil && parsed == idOf(attempt, parsed[:randomPart])
+}
+
+func idOf(attempt uuid.UUID, random []byte) (id uuid.UUID) {
+	sum := sha256.Sum256(slices.Concat(attempt[:], random))
+	copy(id[copy(id[:], random):], sum[:])
+	id[6] = id[6]&0x0f | 0x80 // version 8: of one's own making
+	id[8] = id[8]&0x3f | 0x80
+	return id
 }
 
 // joined is run until ctx ends, too.
@@ -261,6 +287,14 @@ func (c *Committer) finish(ctx, run context.Context, s *session, want asked) (an
 		c.ended = append(c.ended, ended{id: s.id}) // again finds it out
 	case hasCode(err, NotCommitted):
 		err = newError(NotCommitted, err, "the connection was lost and nothing is committed; open another transaction and do the work again")
+	default:
+		// "Ask again" is no cure where the transaction is gone.
+		if e, ok := errors.AsType[*Error](err); ok && e.Code == Unavailable {
+			why, _, _ := strings.Cut(e.Message, "; nothing is committed")
+			again := newError(Unavailable, err, "%s; nothing is committed; open another transaction and do the work again", why)
+			again.SQLState = e.SQLState
+			err = again
+		}
 	}
 	return answer, err
 }
@@ -268,9 +302,6 @@ func (c *Committer) finish(ctx, run context.Context, s *session, want asked) (an
 // again answers a commit whose transaction this guard does not know, or does not know the
 // outcome of: it may have been killed at COMMIT.
 func (c *Committer) again(ctx context.Context, id string, want asked, otherwise error) (Answer, error) {
-	if uuid.Validate(id) != nil {
-		return Answer{}, otherwise
-	}
 	if err := c.enter(ctx); err != nil {
 		return Answer{}, err
 	}
@@ -284,6 +315,18 @@ func (c *Committer) again(ctx context.Context, id string, want asked, otherwise 
 	}
 	if answer, found := c.known.replay(want); found && c.known.id == a.ExecutionID {
 		return answer, nil
+	}
+	// To find out takes the execution_id away, which a driver of the worker's own may be
+	// using: that is for a transaction of this attempt only, not for any id. One that was
+	// given out under an id that the attempt had before is found at its checkpoint.
+	if !isID(id, a.ExecutionID) {
+		s, err := c.ledger.Stored(ctx, a.Window)
+		switch {
+		case err != nil:
+			return Answer{}, newError(Unavailable, err, "whether transaction %s was committed cannot be read now; ask again", shorten(id))
+		case !want.piece() || s.Checkpoint.RequestDigest != want.digest:
+			return Answer{}, otherwise
+		}
 	}
 	switch err := c.resolve(ctx, a, want); {
 	case hasCode(err, NotCommitted):

@@ -526,6 +526,40 @@ func TestACommitThatTheGuardDidNotSurvive(t *testing.T) {
 	}
 }
 
+// An id that was never given out for this attempt is unknown, and changes nothing: a
+// driver of the worker's own goes on with its execution_id.
+func TestAnIDOfNobody(t *testing.T) {
+	b := newBench(t)
+	before := b.holder.id
+	other := newID(uuid.New())
+	for _, id := range []string{uuid.NewString(), uuid.Nil.String(), other, "x"} {
+		for _, end := range []string{`{}`, `{"complete":false,"checkpoint":1}`} {
+			_, err := b.finish(id, end)
+			b.wants(err, Unknown)
+		}
+	}
+	if b.holder.id != before || b.text(`SELECT execution_id::text FROM onceguard.job_execution`) != before.String() {
+		t.Error("the attempt has another execution_id")
+	}
+	if id := newID(before); !isID(id, before) || isID(other, before) || uuid.Validate(id) != nil {
+		t.Error(id)
+	}
+}
+
+// A COMMIT that Postgres refuses for now ends the transaction: asking again is no cure.
+func TestATransientFailureAtTheCommitOfATransaction(t *testing.T) {
+	b := newBench(t)
+	b.exec(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'later' USING ERRCODE = '40001'; END $$`)
+	b.exec(`CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON book DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail()`)
+	id := b.begun()
+	b.does(id, add)
+	_, err := b.finish(id, `{}`)
+	if e := b.refusal(err, Unavailable); e.Message != "at COMMIT: later; nothing is committed; open another transaction and do the work again" || e.SQLState != "40001" {
+		t.Errorf("%+v", e)
+	}
+	b.over(id, "")
+}
+
 // While the guard asks the ledger, nothing is opened, and it is no reason to stop.
 func TestNoTransactionWithoutAnAttempt(t *testing.T) {
 	b := newBench(t)
