@@ -139,6 +139,7 @@ func (s *stress) guard(ctx context.Context, l *ledger.Ledger, c *pgx.Conn, a cla
 	case got.Reason == claim.Takeover:
 		s.takeovers.Add(1)
 	}
+	time.Sleep(time.Duration(rnd.IntN(8)) * time.Millisecond) // work, which a newer window may ask to stop
 	if b, err := l.Heartbeat(ctx, a, r.Lease); err != nil || b == claim.BeatCancel || rnd.IntN(6) == 0 {
 		if b == claim.BeatCancel {
 			s.cancels.Add(1)
@@ -203,7 +204,7 @@ func found(t *testing.T, owner *pgx.Conn) (all int) {
 }
 
 func TestProveStress(t *testing.T) {
-	windows := prove.Times(20, 600)
+	windows := prove.Times(30, 600)
 	s, owner := newStress(t, windows)
 	done := make(chan struct{})
 	var g sync.WaitGroup
