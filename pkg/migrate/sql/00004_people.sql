@@ -1,6 +1,8 @@
 -- +goose Up
 -- What people read and what operators call. The views show no results and no
--- payloads, only their digests: those may be business data.
+-- payloads, only their digests: those may be business data. Their clock is
+-- statement_timestamp(): a volatile one would keep the planner from looking through a view,
+-- and each question would then read the whole history.
 SET LOCAL lock_timeout = '10s';
 
 CREATE VIEW onceguard.attempts AS
@@ -8,11 +10,11 @@ SELECT a.job_name, a.window_start, a.attempt,
        CASE WHEN a.outcome IS NOT NULL THEN a.outcome
             WHEN e.execution_id IS DISTINCT FROM a.execution_id THEN 'lost'
             WHEN e.status = 'completed' THEN 'completed'
-            WHEN l.expires_at >= clock_timestamp() THEN 'running'
+            WHEN l.expires_at >= statement_timestamp() THEN 'running'
             ELSE 'lease ended' END AS outcome,
        a.exit_code, a.message, a.started_at,
        coalesce(a.ended_at, CASE WHEN e.execution_id = a.execution_id THEN e.completed_at END) AS ended_at,
-       coalesce(a.ended_at, CASE WHEN e.execution_id = a.execution_id THEN e.completed_at END, clock_timestamp()) - a.started_at AS duration,
+       coalesce(a.ended_at, CASE WHEN e.execution_id = a.execution_id THEN e.completed_at END, statement_timestamp()) - a.started_at AS duration,
        a.trigger, a.source, a.namespace, a.job, a.pod, a.node, a.generation, a.execution_id, a.fencing_token
 FROM onceguard.job_attempt a
 LEFT JOIN onceguard.job_execution e ON e.job_name = a.job_name AND e.window_start = a.window_start
@@ -33,7 +35,7 @@ CREATE VIEW onceguard.windows AS
 SELECT e.job_name, e.window_start, e.window_end,
        CASE WHEN e.status = 'completed' THEN 'done'
             WHEN e.status <> 'running' THEN e.status
-            WHEN l.expires_at >= clock_timestamp() THEN 'running'
+            WHEN l.expires_at >= statement_timestamp() THEN 'running'
             ELSE 'lease ended' END AS state,
        e.reason, e.closed_by, e.attempt AS attempts,
        (SELECT count(*) FROM onceguard.job_skip s WHERE s.job_name = e.job_name AND s.window_start = e.window_start
@@ -41,7 +43,7 @@ SELECT e.job_name, e.window_start, e.window_end,
        (SELECT f.started_at FROM onceguard.job_attempt f WHERE f.job_name = e.job_name AND f.window_start = e.window_start
         ORDER BY f.attempt LIMIT 1) AS first_started_at,
        a.started_at, e.completed_at,
-       coalesce(e.completed_at, a.ended_at, clock_timestamp()) - a.started_at AS duration,
+       coalesce(e.completed_at, a.ended_at, statement_timestamp()) - a.started_at AS duration,
        e.processed, coalesce(c.seq, 0) AS checkpoint_seq, e.payload_digest, a.trigger, a.source, a.namespace, a.job, a.pod, a.node,
        a.outcome AS last_outcome, a.exit_code AS last_exit_code, a.message AS last_message,
        e.schedule, e.time_zone, e.generation, e.execution_id, e.fencing_token,
@@ -72,18 +74,25 @@ WITH RECURSIVE named AS ( -- each name once, by leaps over the primary key
 ), names AS (
     SELECT n.job_name, split_part(split_part(n.job_name, '#', 1), '@', 1) AS base FROM named n WHERE n.job_name IS NOT NULL
 )
-SELECT n.job_name, w.window_start AS latest_window, w.state AS latest_state,
+SELECT n.job_name, w.window_start AS latest_window,
+       CASE WHEN w.status = 'completed' THEN 'done'
+            WHEN w.status <> 'running' THEN w.status
+            WHEN w.expires_at >= statement_timestamp() THEN 'running'
+            WHEN w.status IS NOT NULL THEN 'lease ended' END AS latest_state,
        c.window_start AS latest_completed_window, c.completed_at AS latest_completed_at,
-       extract(epoch FROM clock_timestamp() - c.completed_at)::bigint AS seconds_since_completed, j.closed_before
+       extract(epoch FROM statement_timestamp() - c.completed_at)::bigint AS seconds_since_completed, j.closed_before
 FROM (SELECT m.job_name, m.base FROM names m
       UNION ALL -- and jobs whose windows were all pruned
       SELECT j.name, j.name FROM onceguard.job j WHERE j.name NOT IN (SELECT m.base FROM names m)) n
 LEFT JOIN onceguard.job j ON j.name = n.base
-LEFT JOIN LATERAL (SELECT e.window_start, e.state FROM onceguard.windows e WHERE e.job_name = n.job_name
+LEFT JOIN LATERAL (SELECT e.window_start, e.status, l.expires_at FROM onceguard.job_execution e
+                   LEFT JOIN onceguard.job_lease l ON l.job_name = e.job_name AND l.window_start = e.window_start
+                   WHERE e.job_name = n.job_name AND e.window_start <= statement_timestamp() -- not one cancelled in advance
                    ORDER BY e.window_start DESC LIMIT 1) w ON true
 LEFT JOIN LATERAL (SELECT e.window_start, e.completed_at FROM onceguard.job_execution e WHERE e.job_name = n.job_name AND e.status = 'completed'
                    ORDER BY e.window_start DESC LIMIT 1) c ON true;
 COMMENT ON VIEW onceguard.jobs IS 'One row for each job that ever claimed a window; the indexes of an Indexed Job and separate manual runs have rows of their own.';
+COMMENT ON COLUMN onceguard.jobs.latest_window IS 'The latest that has begun; windows cancelled in advance come after it.';
 COMMENT ON COLUMN onceguard.jobs.seconds_since_completed IS 'Since the latest completed window was completed.';
 COMMENT ON COLUMN onceguard.jobs.closed_before IS 'Windows before this instant never run.';
 
