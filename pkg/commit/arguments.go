@@ -163,8 +163,9 @@ func typedArgument(fields map[string]json.RawMessage) ([]byte, uint32, error) {
 // appendArray writes an array in Postgres' text form and gives its dimensions; arrays in
 // it must have the same ones. For json and jsonb an array inside is a document.
 func appendArray(b *bytes.Buffer, base string, t scalar, raw json.RawMessage, depth int) (dimensions []int, err error) {
-	var elements []json.RawMessage
-	if err := json.Unmarshal(raw, &elements); err != nil {
+	// One element at a time: a list of them would take many times the text.
+	elements := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := elements.Token(); err != nil || start != json.Delim('[') {
 		return nil, wrong("%s[] takes an array, not %s", base, kind(raw))
 	}
 	if depth > maxDimensions {
@@ -172,11 +173,14 @@ func appendArray(b *bytes.Buffer, base string, t scalar, raw json.RawMessage, de
 	}
 	nests := base != "json" && base != "jsonb"
 	b.WriteByte('{')
-	for i, e := range elements {
-		if i > 0 {
+	n := 0
+	for e := (json.RawMessage)(nil); elements.More(); n++ {
+		if err := elements.Decode(&e); err != nil {
+			return nil, wrong("is no JSON")
+		}
+		if n > 0 {
 			b.WriteByte(',')
 		}
-		e = bytes.TrimSpace(e)
 		var inner []int
 		switch {
 		case isNull(e):
@@ -194,16 +198,16 @@ func appendArray(b *bytes.Buffer, base string, t scalar, raw json.RawMessage, de
 				err = &argumentError{a.at, base + " " + a.what}
 			}
 		}
-		if err == nil && i > 0 && !slices.Equal(inner, dimensions) {
+		if err == nil && n > 0 && !slices.Equal(inner, dimensions) {
 			err = wrong("has other dimensions than the elements before it; Postgres' arrays are rectangular")
 		}
 		if err != nil {
-			return nil, within(fmt.Sprintf("[%d]", i), err)
+			return nil, within(fmt.Sprintf("[%d]", n), err)
 		}
 		dimensions = inner
 	}
 	b.WriteByte('}')
-	return append([]int{len(elements)}, dimensions...), nil
+	return append([]int{n}, dimensions...), nil
 }
 
 // quote writes an element of an array.
@@ -279,11 +283,17 @@ func unquote(raw json.RawMessage) (s string, err error) {
 	if strings.ContainsRune(s, 0) {
 		return "", wrong("has a NUL character, which Postgres does not take")
 	}
-	// Half of a surrogate pair would silently become another character.
-	if written := bytes.Count(raw, []byte("\uFFFD")) + len(replacement.FindAll(raw, -1)); strings.Count(s, "\uFFFD") > written {
+	if halved(raw, s) {
 		return "", wrong("has half of a surrogate pair (like \\ud83d alone), which is no character")
 	}
 	return s, nil
+}
+
+// halved says whether a JSON string has half of a surrogate pair, which became another
+// character silently in s.
+func halved(raw []byte, s string) bool {
+	written := bytes.Count(raw, []byte("\uFFFD")) + len(replacement.FindAll(raw, -1))
+	return strings.Count(s, "\uFFFD") > written
 }
 
 func shaped(form *regexp.Regexp, like string) func(json.RawMessage) (string, error) {

@@ -209,7 +209,7 @@ func (c *Committer) attempt() (a claim.Attempt, lost <-chan struct{}, err error)
 }
 
 // once makes one transaction on a connection of its own: what a worker's statements
-// leave in a session is gone with it.
+// leave in a session is gone with it, unless a pooler in transaction mode keeps the session.
 func (c *Committer) once(run context.Context, a claim.Attempt, r Request, want asked) (Answer, error) {
 	conn, err := c.connect(run)
 	if err != nil {

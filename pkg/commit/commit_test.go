@@ -98,6 +98,8 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 		{"barrier fired early", `{"statements":[` + book + `{"sql":"SET CONSTRAINTS ALL IMMEDIATE"}]}`, Forbidden, 1, "OG006"},
 		{"completing by hand", `{"statements":[` + book + `{"sql":"SELECT onceguard.heartbeat('shop/order-sync', now(), gen_random_uuid(), '1s')"}]}`, Forbidden, 1, "OG006"},
 		{"too many rows", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 1000) FROM generate_series(1,2000)","returning":true}]}`, TooLarge, 1, ""},
+		{"too many rows without columns", `{"statements":[` + book + `{"sql":"SELECT FROM generate_series(1,100000)","returning":true}]}`, TooLarge, 1, ""},
+		{"rows of COPY", `{"statements":[` + book + `{"sql":"COPY book TO STDOUT","returning":true}]}`, Failed, 1, ""},
 		{"a huge row", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 150000000)","returning":true}]}`, TooLarge, 1, ""},
 		{"a huge row that nobody wants", `{"statements":[` + book + `{"sql":"SELECT repeat('x', 150000000)"}]}`, TooLarge, 1, ""},
 	} {
@@ -137,6 +139,35 @@ func TestTheSameRequestIsAnsweredAsBefore(t *testing.T) {
 	b.wants(err, OtherPayload)
 	if got := b.state(); got != "1 completed" {
 		t.Error(got)
+	}
+}
+
+// null says the same as nothing.
+func TestNullIsNothingInTheDigest(t *testing.T) {
+	var digests []string
+	for _, body := range []string{`{}`, `{"payload":null,"result": null ,"checkpoint":null}`} {
+		r, err := Parse([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, r.Digest(), r.digestIn(""))
+	}
+	if digests[0] != digests[2] || digests[1] != digests[3] {
+		t.Error(digests)
+	}
+}
+
+func TestArgumentsOfARequestAreBounded(t *testing.T) {
+	args := func(n int) string { return `{"sql":"SELECT 1","args":[1` + strings.Repeat(",1", n-1) + `]}` }
+	for body, word := range map[string]string{
+		`{"statements":[` + args(maxArgs) + `,` + args(maxAllArgs-maxArgs) + `]}`:   "",
+		`{"statements":[` + args(maxArgs) + `,` + args(maxAllArgs-maxArgs+1) + `]}`: "statements[1].args: with these the request has 100001 arguments",
+		`{"statements":[` + args(maxArgs+1) + `]}`:                                  "statements[0].args has 65536 elements",
+	} {
+		_, err := Parse([]byte(body))
+		if (word == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), word) {
+			t.Errorf("%.40s: %v", body, err)
+		}
 	}
 }
 

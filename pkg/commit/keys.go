@@ -3,6 +3,7 @@ package commit
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -24,6 +25,7 @@ func checkKeys(body []byte) error {
 	d.UseNumber()
 	var levels []level
 	for {
+		before := d.InputOffset()
 		token, err := d.Token()
 		if err != nil {
 			if err == io.EOF { //nolint:errorlint // as the decoder promises
@@ -48,12 +50,17 @@ func checkKeys(body []byte) error {
 				}
 				continue
 			}
+			if sql, is := token.(string); is && ours(levels) && levels[len(levels)-1].key == "sql" && halved(body[before:d.InputOffset()], sql) {
+				return errHalved
+			}
 		}
 		if n := len(levels); n > 0 {
 			levels[n-1].next = false // the value is over
 		}
 	}
 }
+
+var errHalved = errors.New(`a "sql" has half of a surrogate pair (like \ud83d alone), which is no character`)
 
 // add takes the next key of an object.
 func (l *level) add(key string, ours bool) error {

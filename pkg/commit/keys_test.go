@@ -23,6 +23,8 @@ func TestKeysThatAreSaidTwice(t *testing.T) {
 		{"commit", `{"\u017ftatements":[]}`, "unknown field"},
 		{"commit", `{"statements":[{"SQL":"SELECT 1"}]}`, `unknown field "SQL"`},
 		{"query", `{"sql":"SELECT 1","Returning":true}`, `unknown field "Returning"`},
+		{"query", `{"sql":"SELECT '\ud83d'"}`, "surrogate"},
+		{"commit", `{"statements":[{"sql":"SELECT '\ud83d\ud83d\ude00'"}]}`, "surrogate"},
 		{"end", `{"Result":1}`, `unknown field "Result"`},
 		{"checkpoint", `{"data":1,"data":2}`, `"data" stands twice`},
 		{"checkpoint", `{"data":1,"Seq":2}`, `unknown field "Seq"`},
@@ -33,7 +35,7 @@ func TestKeysThatAreSaidTwice(t *testing.T) {
 	}
 	for parser, body := range map[string]string{
 		"commit": `{"statements":[{"sql":"SELECT $1","args":[{"A":{"A":1},"B":[{"A":1},{"A":1}],"a":"A"}]},{"sql":"SELECT 1"}],"payload":{"SQL":"sql"},"result":[{"SQL":1},{"SQL":2}]}`,
-		"query":  `{"sql":"SELECT $1","args":[{"$type":"jsonb","value":{"$type":1,"Value":2}}]}`,
+		"query":  `{"sql":"SELECT $1, '\ud83d\ude00\ufffd�'","args":[{"$type":"jsonb","value":{"$type":1,"Value":2}}]}`,
 		"end":    `{"result":{"Result":1,"result":2}}`,
 	} {
 		if err := parsers[parser](body); err != nil {

@@ -125,6 +125,11 @@ func TestPiecesThatAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
+	// As Postgres writes it this one has a space more for each element.
+	_, err := b.post(`{"complete":false,"checkpoint":[1` + strings.Repeat(",1", 400000) + `]}`)
+	if e := b.refusal(err, Invalid); !strings.Contains(e.Message, "refused the checkpoint (its bound is on the JSON as Postgres writes it") {
+		t.Error(e.Message)
+	}
 	if got := b.stored() + b.state(); got != "0 0 running" {
 		t.Error(got)
 	}

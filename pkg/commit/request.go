@@ -53,9 +53,12 @@ type Statement struct {
 }
 
 const (
-	// maxStatements and maxArgs bound a request; Postgres takes 65535 arguments.
+	// maxStatements and maxArgs bound a request; Postgres takes 65535 arguments. maxAllArgs
+	// are those of all statements: one of a byte takes two hundred in the guard, whose
+	// memory is small.
 	maxStatements = 10000
 	maxArgs       = 65535
+	maxAllArgs    = 100000
 	// maxCheckpoint bounds a checkpoint in bytes, as the ledger does.
 	maxCheckpoint = 1 << 20
 )
@@ -69,10 +72,14 @@ func Parse(body []byte) (r Request, err error) {
 	if len(r.Statements) > maxStatements {
 		return r, invalid("statements has %d elements, at most %d are accepted; send them in pieces, or POST /v1/tx", len(r.Statements), maxStatements)
 	}
+	args := 0
 	for i, s := range r.Statements {
 		err := s.validate()
 		if err == nil {
 			err = s.control()
+		}
+		if args += len(s.Args); err == nil && args > maxAllArgs {
+			err = invalid(".args: with these the request has %d arguments, at most %d are accepted; send it in pieces, or rows to POST /v1/tx/{id}/copy", args, maxAllArgs)
 		}
 		if err != nil {
 			return r, err.of(fmt.Sprintf("statements[%d]", i)).at(i)
@@ -215,6 +222,11 @@ func (c Closing) digestIn(id string) string {
 func (c Closing) plain() Closing {
 	if !c.piece() {
 		c.Complete = nil
+	}
+	for _, field := range []*json.RawMessage{&c.Payload, &c.Result, &c.Checkpoint} {
+		if isNull(*field) {
+			*field = nil
+		}
 	}
 	return c
 }

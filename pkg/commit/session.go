@@ -54,7 +54,10 @@ func (c *Committer) Open(ctx context.Context) (Transaction, error) {
 	}
 	a, lost, err := c.attempt()
 	if err != nil {
-		c.leave()
+		defer c.leave()
+		if s, serr := c.ledger.Stored(ctx, a.Window); hasCode(err, NoAttempt) && serr == nil && s.Status == claim.Completed {
+			err = newError(NoAttempt, nil, "window %s is completed; nothing more is committed for it", a.Window)
+		}
 		return Transaction{}, err
 	}
 	s, err := c.begin(ctx, a)

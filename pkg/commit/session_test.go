@@ -107,6 +107,10 @@ func TestAnInteractiveTransaction(t *testing.T) {
 	b.wants(err, Unknown)
 	_, err = b.post(`{}`)
 	b.wants(err, OtherRequest)
+	_, err = b.Open(t.Context())
+	if e := b.refusal(err, NoAttempt); !strings.Contains(e.Message, "is completed") {
+		t.Error(e.Message)
+	}
 }
 
 func TestAfterItsEndATransactionSaysWhy(t *testing.T) {

@@ -27,6 +27,12 @@ type Rows struct {
 // maxReturned bounds the rows of one answer in bytes.
 const maxReturned = 1 << 20
 
+// aRow and aValue are what a row and a value take in the guard, however small.
+const (
+	aRow   = 32
+	aValue = 20
+)
+
 // maxMessage bounds one message of the server, and so one row, whether it is asked for
 // or not: the guard's memory is small, and one row may be a gigabyte.
 const maxMessage = 2 * maxReturned
@@ -36,7 +42,9 @@ const maxMessage = 2 * maxReturned
 const commitWait = 30 * time.Second
 
 // forbidden are the commands that would end the transaction, or outlive it in a session
-// that a pooler gives to somebody else. They are told by their command tag, which
+// that a pooler gives to somebody else. What functions leave in a session (set_config,
+// advisory locks, temporary tables) has no such tag, and may meet the next client of a
+// pooler in transaction mode. They are told by their command tag, which
 // no spelling can disguise, before COMMIT is sent. For those that end the transaction this
 // is the second line: they are not sent at all (keyword.go).
 var forbidden = []string{
@@ -113,7 +121,7 @@ func (b batch) send(ctx context.Context, conn *ledger.Conn) ([]Rows, error) {
 		if refused == nil && mine {
 			switch {
 			case errors.Is(err, errTooMuch):
-				refused = b.about(i, newError(TooLarge, err, ": the rows to return take more than %d bytes; ask for less", maxReturned))
+				refused = b.about(i, newError(TooLarge, err, ": the rows to return take more than %d bytes, counting %d for each row and %d for each value; ask for less", maxReturned, aRow, aValue))
 			case err == nil:
 				refused = b.about(i, b.statements[i].check(rows))
 			}
@@ -173,7 +181,11 @@ func (b batch) explain(ctx context.Context, err error, i int) *Error {
 		return e
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return newError(Invalid, err, "the ledger refused the completion: %s", pg.Message).state(pg)
+		what := "completion"
+		if len(b.tail) > 0 && b.tail[0].sql == ledger.CheckpointSQL {
+			what = "checkpoint (its bound is on the JSON as Postgres writes it, with a space behind each comma and colon)"
+		}
+		return newError(Invalid, err, "the ledger refused the %s: %s; nothing is committed", what, pg.Message).state(pg)
 	}
 	return newError(Unavailable, err, "the connection broke before COMMIT was sent: nothing is committed; ask again")
 }
@@ -199,6 +211,7 @@ func read(rr *pgconn.ResultReader, wanted bool, left *int) (Rows, error) {
 	var full error
 	if wanted {
 		for _, f := range rr.FieldDescriptions() {
+			*left -= len(f.Name) + aValue
 			r.Columns = append(r.Columns, f.Name)
 		}
 		r.Rows = [][]*string{}
@@ -207,17 +220,20 @@ func read(rr *pgconn.ResultReader, wanted bool, left *int) (Rows, error) {
 		if !wanted || full != nil {
 			continue
 		}
+		*left -= aRow
+		for _, v := range rr.Values() {
+			*left -= len(v) + aValue
+		}
+		if *left < 0 {
+			full, r.Rows = errTooMuch, nil
+			continue
+		}
 		row := make([]*string, len(rr.Values()))
 		for i, v := range rr.Values() {
-			*left -= len(v) + 4
 			if v != nil {
 				s := string(v)
 				row[i] = &s
 			}
-		}
-		if *left < 0 {
-			full = errTooMuch
-			continue
 		}
 		r.Rows = append(r.Rows, row)
 	}
@@ -231,6 +247,9 @@ func read(rr *pgconn.ResultReader, wanted bool, left *int) (Rows, error) {
 
 // check judges what a statement did, nil when it may be kept; see Error.of.
 func (s Statement) check(did Rows) *Error {
+	if s.Returning && keyword(s.SQL) == "COPY" {
+		return newError(Failed, nil, " is COPY, whose rows are not part of an answer; use SELECT; nothing is committed")
+	}
 	if slices.Contains(forbidden, did.Tag) {
 		return newError(Forbidden, nil, " is %s, which a commit request may not contain; the endpoint owns the transaction and its settings; nothing is committed", did.Tag)
 	}

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -192,18 +193,24 @@ func (g Guard) guard(pod *corev1.PodSpec, config string) corev1.Container {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
+	resources := g.resources(pod)
+	env := []corev1.EnvVar{
+		{Name: contract.EnvConfig, Value: escape(config)},
+		field(contract.EnvPodName, "metadata.name"), field(contract.EnvPodUID, "metadata.uid"), field(contract.EnvNode, "spec.nodeName"),
+	}
+	if limit, ok := resources.Limits[corev1.ResourceMemory]; ok {
+		// Go collects its garbage before the kernel ends the guard.
+		env = append(env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: strconv.FormatInt(limit.Value()/4*3, 10)})
+	}
 	return corev1.Container{
 		Name: contract.ContainerGuard, Image: g.Image, ImagePullPolicy: g.PullPolicy,
-		Command: []string{contract.PathGuard, "sidecar"},
-		Env: []corev1.EnvVar{
-			{Name: contract.EnvConfig, Value: escape(config)},
-			field(contract.EnvPodName, "metadata.name"), field(contract.EnvPodUID, "metadata.uid"), field(contract.EnvNode, "spec.nodeName"),
-		},
+		Command:       []string{contract.PathGuard, "sidecar"},
+		Env:           env,
 		RestartPolicy: &always,
 		// The hook holds back every later container until the wrapper is in place, and
 		// makes the API server refuse the pod if another webhook takes restartPolicy away.
 		Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{contract.PathGuard, "install"}}}},
-		Resources: g.resources(pod),
+		Resources: resources,
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: contract.VolumeShared, MountPath: contract.DirShared},
 			{Name: contract.VolumeState, MountPath: contract.DirState},

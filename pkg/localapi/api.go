@@ -126,14 +126,28 @@ var statuses = map[commit.Code]int{
 	codeInternal:         http.StatusInternalServerError,
 }
 
-type api struct{ o Options }
+// maxBodies is how many requests with a body in memory are read and served at once; one
+// more waits for bodyWait. Of commits only one is made at a time anyway.
+const (
+	maxBodies = 4
+	bodyWait  = 10 * time.Second
+)
+
+type api struct {
+	o      Options
+	bodies chan struct{} // a place for each
+	wait   time.Duration // bodyWait; less in tests
+}
 
 // Handler gives the endpoint.
 func Handler(o Options) http.Handler {
 	if o.MaxBody <= 0 {
 		o.MaxBody = DefaultMaxBody
 	}
-	a := api{o}
+	return api{o, make(chan struct{}, maxBodies), bodyWait}.routes()
+}
+
+func (a api) routes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(a.recovered)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
@@ -148,14 +162,15 @@ func Handler(o Options) http.Handler {
 	r.Get("/openapi.json", a.document)
 	r.Route("/v1", func(r chi.Router) {
 		r.Use(a.authorised)
+		few := r.With(a.few)
 		r.Get("/window", a.window)
-		r.Post("/commit", a.commit)
+		few.Post("/commit", a.commit)
 		r.Get("/checkpoint", a.checkpoint)
-		r.Put("/checkpoint", a.putCheckpoint)
-		r.Post("/tx", a.open)
-		r.Post("/tx/{id}/query", a.query)
+		few.Put("/checkpoint", a.putCheckpoint)
+		few.Post("/tx", a.open)
+		few.Post("/tx/{id}/query", a.query)
 		r.Post("/tx/{id}/copy", a.copy)
-		r.Post("/tx/{id}/commit", a.finish)
+		few.Post("/tx/{id}/commit", a.finish)
 		r.Delete("/tx/{id}", a.drop)
 	})
 	return r
@@ -173,6 +188,23 @@ func (a api) authorised(next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, r)
+	})
+}
+
+// few bounds the memory of bodies, however many a worker leaves open.
+func (a api) few(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		full := time.NewTimer(a.wait)
+		defer full.Stop()
+		select {
+		case a.bodies <- struct{}{}:
+			defer func() { <-a.bodies }()
+			next.ServeHTTP(w, r)
+		case <-full.C:
+			w.Header().Set("Connection", "close") // the body is not read
+			a.failf(w, commit.InFlight, "%d other requests of this pod are being read or served; wait for them and ask again", maxBodies)
+		case <-r.Context().Done():
+		}
 	})
 }
 
