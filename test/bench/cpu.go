@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -16,29 +16,43 @@ import (
 const tick = 10 * time.Millisecond
 
 // serverCPU is the CPU time so far of the postmaster's processes, of ended ones too; 0
-// where there is no /proc.
-func (b *bench) serverCPU() (sum time.Duration) {
-	names, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, name := range names {
-		stat, err := os.ReadFile(name)
-		if err != nil {
-			continue // it has ended
-		}
-		// pid (command) state ppid …: the command may hold spaces and brackets.
-		f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		const ppid, utime, stime, cutime, cstime = 1, 11, 12, 13, 14
-		ticks := func(i int) time.Duration {
-			n, _ := strconv.ParseInt(string(f[i]), 10, 64)
-			return time.Duration(n) * tick
-		}
-		switch {
-		case name == "/proc/"+strconv.Itoa(b.postmaster)+"/stat":
-			sum += ticks(utime) + ticks(stime) + ticks(cutime) + ticks(cstime)
-		case string(f[ppid]) == strconv.Itoa(b.postmaster):
-			sum += ticks(utime) + ticks(stime)
+// where there is no /proc. A process that ends meanwhile would be missed or counted
+// twice, so it is read until none did.
+func (b *bench) serverCPU() time.Duration {
+	for range 100 {
+		_, before := cpuTimes(strconv.Itoa(b.postmaster))
+		sum := b.childrenCPU()
+		self, ended := cpuTimes(strconv.Itoa(b.postmaster))
+		if ended == before {
+			return sum + self + ended
 		}
 	}
+	return 0
+}
+
+func (b *bench) childrenCPU() (sum time.Duration) {
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", b.postmaster, b.postmaster))
+	for pid := range strings.FieldsSeq(string(children)) {
+		self, _ := cpuTimes(pid)
+		sum += self
+	}
 	return sum
+}
+
+// cpuTimes are a process's own CPU time and that of its ended children.
+func cpuTimes(pid string) (self, ended time.Duration) {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return 0, 0
+	}
+	// pid (command) state …: the command may hold spaces and brackets.
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const utime, stime, cutime, cstime = 11, 12, 13, 14
+	ticks := func(i int) time.Duration {
+		n, _ := strconv.ParseInt(f[i], 10, 64)
+		return time.Duration(n) * tick
+	}
+	return ticks(utime) + ticks(stime), ticks(cutime) + ticks(cstime)
 }
 
 func (b *bench) findPostmaster(ctx context.Context) (pid int, err error) {
