@@ -111,14 +111,15 @@ type Request struct {
 // it takes.
 type Terms struct {
 	Overlap contract.Overlap // while another window of the job runs; empty: allow
-	// Serial: not before all earlier windows since Since are closed. Previous is the
-	// nominal instant before this window, zero when unknown: it must have a row, so that
-	// a window that the ledger has not heard of is waited for too.
+	// Serial: not before all earlier windows since Since are closed, and not while any other
+	// window of this name runs. Previous is the nominal instant before this window, zero
+	// when unknown: it must have a row, so that a window that the ledger has not heard of is
+	// waited for too.
 	Serial   bool
 	Since    time.Time
 	Previous time.Time
 	// StartDeadline after window_start, by the database's clock, a window that never ran
-	// is closed as late. Zero: none.
+	// is closed as late, unless another was stopped for it. Zero: none.
 	StartDeadline time.Duration
 	PayloadDigest string // the window belongs to this payload; empty: to any
 	MaxAttempts   int    // failures after which the window is closed as exhausted; zero: none

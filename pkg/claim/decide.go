@@ -16,24 +16,30 @@ type Seen struct {
 	Locked   bool   // another transaction holds the row: it is committing
 
 	// What the terms are judged by. Attempts before Decided do not count.
-	Decided  bool // a person reran or reopened the window
-	Stopping bool // a newer window had asked the holder to stop
-	Crashed  bool // the last attempt crashed or was lost, or is dead
-	Failures int  // attempts that failed, crashed or were lost, a dead one included
-	Late     bool // Terms.StartDeadline has passed by the database's clock
-	Later    bool // Terms.Serial: a later window of the job is running or completed
-	Earlier  bool // Terms.Serial: an earlier one is not closed, or Previous has no row
-	Others   Others
+	Reopens   bool // Terms.ReopenBefore is after the instant at which it was closed
+	Decided   bool // a person reran or reopened the window
+	Stopping  bool // a newer window, which is not closed, asks the holder to stop
+	Crashed   bool // the last attempt crashed or was lost, or is dead
+	Failures  int  // attempts that failed, crashed or were lost, a dead one included
+	Unstarted bool // none of its attempts got as far as a worker
+	Late      bool // Terms.StartDeadline has passed by the database's clock
+	Stopped   bool // an older window was stopped, or is asked to stop, for this one
+	Later     bool // Terms.Serial: a later window of the job is running or completed
+	Earlier   bool // Terms.Serial: an earlier one runs, or is not closed, or Previous has no row
+	Others    Others
 }
 
 // Others are the other windows of the lane that are running, under an Overlap other than
-// allow. The lane is the job, or one index of it; separate manual runs belong to it.
+// allow. The lane is the job, or one index of it; separate manual runs belong to it, but
+// they and the other windows only wait for each other. Under Serial with overlap allow
+// they are those of the very same name.
 type Others struct {
-	Locked  bool // one is committing
-	Older   bool // an older one is alive
-	Newer   bool // a newer one is alive
-	Unasked bool // one that is alive has not been asked to stop
-	Dead    bool // the lease of one has run out
+	Locked   bool // one is committing; it is alive too
+	Older    bool // an older one is alive
+	Newer    bool // a newer one is alive
+	Separate bool // one is alive, and it or this window is a separate run
+	Unasked  bool // an older one that is alive has not been asked to stop
+	Dead     bool // the lease of one has run out
 }
 
 // Decision is the ledger's answer and what it does in the same transaction.
@@ -41,7 +47,7 @@ type Decision struct {
 	Verdict Verdict
 	Reason  Reason
 	Close   Status // the window is closed so, with Reason; empty: it is not
-	Stop    bool   // the others that are alive are asked to stop
+	Stop    bool   // the older ones that are alive are asked to stop
 	Fence   bool   // the others are dead: they lose their execution_id
 }
 
@@ -70,10 +76,10 @@ func (d Decision) Writes() bool {
 //	no      running              another          ended  stopping, not reopened skip     superseded    skipped
 //	no      running or failed    -                ended  crashed, HoldOnCrash   refuse   held          held
 //	no      running or failed    -                ended  MaxAttempts reached    refuse   exhausted     exhausted
-//	no      none                 -                -      late                   skip     late          skipped
-//	no      any                  -                ended  Serial, later (1)      skip     superseded    skipped
+//	no      none, failed (2)     -                -      late, nobody stopped   skip     late          skipped
+//	no      none                 -                ended  Serial, later (1)      skip     superseded    skipped
 //	no      any                  -                ended  Serial, earlier        wait     order
-//	no      any                  -                ended  others locked          wait     committing
+//	no      any                  -                ended  others locked          wait     committing    (replace: stop them)
 //	no      none                 -                ended  skip, others alive     skip     overlap       skipped
 //	no      any                  -                ended  replace, newer (1)     skip     superseded    skipped
 //	no      any                  -                ended  replace, only older    wait     replacing     (stop them)
@@ -83,7 +89,14 @@ func (d Decision) Writes() bool {
 //	no      skipped, exhausted   new              -      reopened               run      reopened      (fence others)
 //	no      none                 new              -                             run      first         (fence others)
 //
-// (1) unless a person asks for the window: ReopenBefore, or decided before.
+// (1) unless a person asks for the window: ReopenBefore, or decided before. The same holds
+// for stopping.
+// (2) when no attempt got as far as a worker, and no person asks for it.
+//
+// reopened means that it was closed before ReopenBefore. Serial closes only what never ran:
+// a window that was tried began in its turn, so it runs again, though a later one may have
+// completed meanwhile; it waits while a later one runs. "skip, others alive" does not mean
+// separate runs, nor are those replaced or asked to stop: they are waited for.
 //
 // adopted does not ask whether the lease is alive: as long as nobody took over, the
 // execution_id is the fence, and its holder goes on. What was closed is never closed
@@ -102,9 +115,9 @@ func Decide(t Terms, s Seen) Decision {
 		return Decision{Verdict: Wait, Reason: FenceLost}
 	case s.Status == Held:
 		return Decision{Verdict: Refuse, Reason: IsHeld}
-	case s.Status == Skipped && t.ReopenBefore.IsZero():
+	case s.Status == Skipped && !s.Reopens:
 		return Decision{Verdict: Skip, Reason: s.Stored}
-	case s.Status == Exhausted && t.ReopenBefore.IsZero():
+	case s.Status == Exhausted && !s.Reopens:
 		return Decision{Verdict: Refuse, Reason: IsExhausted}
 	case s.Status == Running && s.Alive:
 		return Decision{Verdict: Wait, Reason: BusyHeld}
@@ -118,34 +131,34 @@ func Decide(t Terms, s Seen) Decision {
 func decideTerms(t Terms, s Seen) Decision {
 	tried := s.Status == Running || s.Status == Failed
 	wanted := !t.ReopenBefore.IsZero() || s.Decided
-	alive := s.Others.Older || s.Others.Newer
-	overlaps := t.Overlap != "" && t.Overlap != contract.OverlapAllow
+	o := s.Others
+	overlaps := t.Serial || t.Overlap != "" && t.Overlap != contract.OverlapAllow
 	replaces := t.Overlap == contract.OverlapReplace
 	switch {
-	case s.Status == Running && s.Stopping && t.ReopenBefore.IsZero():
+	case s.Status == Running && s.Stopping && !wanted:
 		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
 	case tried && t.HoldOnCrash && s.Crashed:
 		return Decision{Verdict: Refuse, Reason: IsHeld, Close: Held}
 	case tried && t.MaxAttempts > 0 && s.Failures >= t.MaxAttempts:
 		return Decision{Verdict: Refuse, Reason: IsExhausted, Close: Exhausted}
-	case s.Status == "" && t.StartDeadline > 0 && s.Late:
+	case (s.Status == "" || s.Status == Failed && s.Unstarted && !wanted) && t.StartDeadline > 0 && s.Late && !s.Stopped:
 		return Decision{Verdict: Skip, Reason: Late, Close: Skipped}
-	case t.Serial && s.Later && !wanted:
+	case s.Status == "" && t.Serial && s.Later && !wanted:
 		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
 	case t.Serial && s.Earlier:
 		return Decision{Verdict: Wait, Reason: Order}
-	case overlaps && s.Others.Locked:
-		return Decision{Verdict: Wait, Reason: Committing}
-	case t.Overlap == contract.OverlapSkip && alive && s.Status == "":
+	case overlaps && o.Locked:
+		return Decision{Verdict: Wait, Reason: Committing, Stop: replaces && o.Unasked && !o.Newer}
+	case t.Overlap == contract.OverlapSkip && (o.Older || o.Newer) && s.Status == "":
 		return Decision{Verdict: Skip, Reason: Overlap, Close: Skipped}
-	case replaces && s.Others.Newer && !wanted:
+	case replaces && o.Newer && !wanted:
 		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
-	case replaces && alive && !s.Others.Newer:
-		return Decision{Verdict: Wait, Reason: Replacing, Stop: s.Others.Unasked}
-	case overlaps && alive:
+	case replaces && o.Older && !o.Newer:
+		return Decision{Verdict: Wait, Reason: Replacing, Stop: o.Unasked}
+	case overlaps && (o.Older || o.Newer || o.Separate):
 		return Decision{Verdict: Wait, Reason: Overlap}
 	}
-	d := Decision{Verdict: Run, Reason: First, Fence: overlaps && s.Others.Dead}
+	d := Decision{Verdict: Run, Reason: First, Fence: overlaps && o.Dead}
 	switch {
 	case s.Status == Running:
 		d.Reason = Takeover

@@ -47,9 +47,11 @@ func TestDecide(t *testing.T) {
 
 		{"held", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Held}, answer(claim.Refuse, claim.IsHeld)},
 		{"skipped", claim.Terms{}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Skip, claim.Late)},
-		{"skipped, reopened", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Stored: claim.Late}, answer(claim.Run, claim.Reopened)},
+		{"skipped, reopened", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Stored: claim.Late, Reopens: true}, answer(claim.Run, claim.Reopened)},
+		{"skipped after the person asked", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Stored: claim.Superseded}, answer(claim.Skip, claim.Superseded)},
+		{"exhausted after the person asked", claim.Terms{ReopenBefore: soon}, claim.Seen{Status: claim.Exhausted}, answer(claim.Refuse, claim.IsExhausted)},
 		{"exhausted", claim.Terms{}, claim.Seen{Status: claim.Exhausted}, answer(claim.Refuse, claim.IsExhausted)},
-		{"exhausted, reopened under the same terms", claim.Terms{ReopenBefore: soon, MaxAttempts: 1, HoldOnCrash: true}, claim.Seen{Status: claim.Exhausted, Failures: 1, Crashed: true}, answer(claim.Run, claim.Reopened)},
+		{"exhausted, reopened under the same terms", claim.Terms{ReopenBefore: soon, MaxAttempts: 1, HoldOnCrash: true}, claim.Seen{Status: claim.Exhausted, Failures: 1, Crashed: true, Reopens: true}, answer(claim.Run, claim.Reopened)},
 
 		{"crashed", claim.Terms{}, claim.Seen{Status: claim.Failed, Crashed: true, Failures: 9}, answer(claim.Run, claim.Retry)},
 		{"crashed, on-crash hold", claim.Terms{HoldOnCrash: true, MaxAttempts: 1}, claim.Seen{Status: claim.Failed, Crashed: true, Failures: 1}, closes(claim.Refuse, claim.IsHeld, claim.Held)},
@@ -58,17 +60,24 @@ func TestDecide(t *testing.T) {
 		{"failed for the last time", claim.Terms{MaxAttempts: 2}, claim.Seen{Status: claim.Failed, Failures: 2}, closes(claim.Refuse, claim.IsExhausted, claim.Exhausted)},
 		{"failed, one left", claim.Terms{MaxAttempts: 3}, claim.Seen{Status: claim.Failed, Failures: 2}, answer(claim.Run, claim.Retry)},
 		{"late", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true}, closes(claim.Skip, claim.Late, claim.Skipped)},
+		{"late, another was stopped for it", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Stopped: true}, answer(claim.Run, claim.First)},
+		{"late, no worker ever started", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed, Unstarted: true}, closes(claim.Skip, claim.Late, claim.Skipped)},
+		{"late, rerun", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed, Unstarted: true, Decided: true}, answer(claim.Run, claim.Retry)},
 		{"late, but tried", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
 
 		{"serial, a later one ran", claim.Terms{Serial: true}, claim.Seen{Later: true, Earlier: true}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 		{"serial, a later one ran, rerun", claim.Terms{Serial: true}, claim.Seen{Later: true, Decided: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+		{"serial, a later one ran, tried", claim.Terms{Serial: true}, claim.Seen{Later: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+		{"serial, a later one runs, tried", claim.Terms{Serial: true}, claim.Seen{Later: true, Status: claim.Failed, Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"serial, a later one is dead", claim.Terms{Serial: true}, claim.Seen{Later: true, Status: claim.Failed, Others: claim.Others{Dead: true}}, claim.Decision{Verdict: claim.Run, Reason: claim.Retry, Fence: true}},
 		{"serial, an earlier one is open", claim.Terms{Serial: true, Overlap: skip}, claim.Seen{Earlier: true, Others: older}, answer(claim.Wait, claim.Order)},
 		{"any order", claim.Terms{}, claim.Seen{Later: true, Earlier: true}, answer(claim.Run, claim.First)},
 
 		{"overlap allow", claim.Terms{}, claim.Seen{Others: older}, answer(claim.Run, claim.First)},
 		{"overlap skip", claim.Terms{Overlap: skip}, claim.Seen{Others: older}, closes(claim.Skip, claim.Overlap, claim.Skipped)},
 		{"overlap skip, tried before", claim.Terms{Overlap: skip}, claim.Seen{Status: claim.Failed, Others: older}, answer(claim.Wait, claim.Overlap)},
-		{"overlap skip, reopened", claim.Terms{Overlap: skip, ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap skip, reopened", claim.Terms{Overlap: skip, ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Reopens: true, Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap skip, a separate run", claim.Terms{Overlap: skip}, claim.Seen{Others: claim.Others{Separate: true}}, answer(claim.Wait, claim.Overlap)},
 		{"overlap wait", claim.Terms{Overlap: wait}, claim.Seen{Others: older}, answer(claim.Wait, claim.Overlap)},
 		{"overlap wait, the other is dead", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true}}, claim.Decision{Verdict: claim.Run, Reason: claim.First, Fence: true}},
 		{"overlap wait, one dead, one alive", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true, Newer: true}}, answer(claim.Wait, claim.Overlap)},
@@ -77,6 +86,9 @@ func TestDecide(t *testing.T) {
 		{"replace, asked already", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true}}, answer(claim.Wait, claim.Replacing)},
 		{"replace, a newer one runs", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true, Newer: true}}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 		{"replace, a newer one runs, a person asks", claim.Terms{Overlap: replace, ReopenBefore: soon}, claim.Seen{Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"replace, a separate run", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Separate: true}}, answer(claim.Wait, claim.Overlap)},
+		{"replace, the older is committing", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Locked: true, Older: true, Unasked: true}}, claim.Decision{Verdict: claim.Wait, Reason: claim.Committing, Stop: true}},
+		{"replaced and dead, rerun", claim.Terms{Overlap: replace}, claim.Seen{Status: claim.Running, Stopping: true, Decided: true}, answer(claim.Run, claim.Takeover)},
 		{"replaced and dead", claim.Terms{Overlap: replace, HoldOnCrash: true}, claim.Seen{Status: claim.Running, Stopping: true, Crashed: true}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 	} {
 		if got := claim.Decide(c.terms, c.seen); got != c.want {
@@ -112,13 +124,15 @@ func TestDecideNever(t *testing.T) {
 		})
 		// What the terms forbid, for a window that can be taken.
 		for _, overlap := range overlaps {
-			bits(15, func(bit func() bool) {
+			bits(16, func(bit func() bool) {
 				s := claim.Seen{
-					Status: status, Stored: claim.Late, Decided: bit(), Stopping: bit(), Crashed: bit(), Late: bit(), Later: bit(), Earlier: bit(),
-					Others: claim.Others{Locked: bit(), Older: bit(), Newer: bit(), Unasked: bit(), Dead: bit()},
+					Status: status, Stored: claim.Late, Decided: bit(), Stopping: bit(), Crashed: bit(), Later: bit(), Earlier: bit(),
+					Others: claim.Others{Locked: bit(), Older: bit(), Newer: bit(), Separate: bit(), Dead: bit()},
 				}
-				terms := claim.Terms{Overlap: overlap, Serial: bit(), HoldOnCrash: bit()}
-				if bit() {
+				s.Others.Unasked = s.Others.Older && bit()
+				s.Late, s.Stopped, s.Unstarted = true, bit(), bit()
+				terms := claim.Terms{Overlap: overlap, Serial: bit(), HoldOnCrash: s.Crashed}
+				if s.Reopens = bit(); s.Reopens {
 					terms.ReopenBefore = soon
 				}
 				if bit() {
@@ -126,16 +140,21 @@ func TestDecideNever(t *testing.T) {
 				}
 				d := claim.Decide(terms, s)
 				o := s.Others
-				alive := o.Older || o.Newer || o.Locked
+				alive := o.Older || o.Newer || o.Locked || o.Separate
+				allowed := overlap == contract.OverlapAllow && !terms.Serial
 				switch {
-				case d.Verdict == claim.Run && overlap != contract.OverlapAllow && (alive || o.Dead != d.Fence):
+				case d.Verdict == claim.Run && !allowed && (alive || o.Dead != d.Fence):
 					t.Errorf("%+v %+v runs beside another window: %+v", terms, s, d)
 				case d.Verdict == claim.Run && terms.Serial && s.Earlier:
 					t.Errorf("%+v %+v runs before an earlier window", terms, s)
-				case (d.Fence || d.Stop) && (overlap == contract.OverlapAllow || (d.Fence && alive)):
+				case (d.Fence || d.Stop) && (allowed || (d.Fence && alive) || (d.Stop && o.Newer)):
 					t.Errorf("%+v %+v: %+v", terms, s, d)
 				case d.Close != "" && (status == claim.Completed || status == claim.Held || status == claim.Exhausted || status == claim.Skipped):
 					t.Errorf("%+v %+v closes again: %+v", terms, s, d)
+				case d.Close != "" && (d.Reason == claim.Overlap || d.Reason == claim.Superseded && !s.Stopping) && !o.Older && !o.Newer && !s.Later:
+					t.Errorf("%+v %+v is closed by nobody: %+v", terms, s, d)
+				case d.Close != "" && d.Reason == claim.Superseded && (s.Decided || s.Reopens):
+					t.Errorf("%+v %+v is superseded although a person asks for it: %+v", terms, s, d)
 				case d.Close != "" && (d.Verdict == claim.Run || d.Verdict == claim.Wait):
 					t.Errorf("%+v %+v closes the window and goes on: %+v", terms, s, d)
 				case !terms.ReopenBefore.IsZero() && (status == claim.Exhausted || status == claim.Skipped) && (d.Verdict == claim.Skip || d.Verdict == claim.Refuse):

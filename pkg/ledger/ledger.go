@@ -137,7 +137,7 @@ func terms(t claim.Terms) [][]byte {
 	}
 	return [][]byte{
 		text(string(overlap)), truth(t.Serial), moment(t.Since), moment(t.Previous), deadline,
-		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), truth(!t.ReopenBefore.IsZero()),
+		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), moment(t.ReopenBefore),
 	}
 }
 

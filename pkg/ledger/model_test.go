@@ -308,7 +308,7 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 	}
 	t.PayloadDigest = r.payload()
 	if often(attempts, 4) && r.rnd.IntN(2) == 0 || r.rnd.IntN(8) == 0 {
-		t.ReopenBefore = time.Now().Add(time.Hour)
+		t.ReopenBefore = time.Now().Add([]time.Duration{time.Hour, time.Hour, -time.Hour}[r.rnd.IntN(3)])
 	}
 	if often(overlaps, 2) {
 		t.Overlap = []contract.Overlap{contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(5)]
@@ -317,7 +317,7 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 	if often(attempts, 4) {
 		t.MaxAttempts = 1 + r.rnd.IntN(3)
 	}
-	if r.rnd.IntN(8) == 0 {
+	if r.rnd.IntN(8) == 0 || t.Overlap == contract.OverlapReplace && r.rnd.IntN(3) == 0 {
 		t.StartDeadline = []time.Duration{time.Second, 200 * 365 * 24 * time.Hour}[r.rnd.IntN(2)]
 	}
 	if often(ordered, 4) {

@@ -63,7 +63,9 @@ type execution struct {
 	window   window.Window
 	reason   claim.Reason // of a closed one
 	closedBy string
-	decided  int // attempts up to this one do not count; -1: no person decided
+	closedAt time.Time // zero while it is not closed
+	replaced time.Time // the window that took its place
+	decided  int       // attempts up to this one do not count; -1: no person decided
 	token    int64
 	attempts []Attempt
 	lease    *leaseRow
@@ -73,7 +75,8 @@ type leaseRow struct {
 	id      uuid.UUID
 	expires time.Time
 	cancel  bool
-	by      string // who asked it to stop
+	by      string    // who asked it to stop
+	asker   time.Time // the window that asked
 }
 
 // SetDown makes every call fail with err, as an unreachable database would; nil ends it.
@@ -130,7 +133,7 @@ func (f *Fake) Heartbeat(ctx context.Context, a claim.Attempt, lease time.Durati
 		return claim.BeatLost, nil
 	}
 	e.lease.expires = f.now().Add(lease)
-	if e.lease.cancel {
+	if f.asked(e) {
 		return claim.BeatCancel, nil
 	}
 	return claim.BeatOK, nil
@@ -211,8 +214,9 @@ func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (cla
 		outcome = claim.OutcomeCompleted
 	} else if outcome == claim.OutcomeCompleted {
 		return "", fmt.Errorf("release of %s: the window is not completed", a.Window)
-	} else if e.lease != nil && e.lease.cancel {
+	} else if f.asked(e) && e.decided < 0 {
 		e.Status, e.reason, e.closedBy, e.ExecutionID = claim.Skipped, claim.Superseded, e.lease.by, uuid.Nil
+		e.closedAt, e.replaced = f.now(), e.lease.asker
 	} else {
 		e.Status, e.ExecutionID = claim.Failed, uuid.Nil
 	}

@@ -2,7 +2,10 @@ package ledgertest
 
 import (
 	"context"
+	"slices"
+	"sort"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -26,8 +29,8 @@ func (f *Fake) Claim(ctx context.Context, r claim.Request) (claim.Answer, error)
 	}
 	if d.Stop {
 		for _, o := range others {
-			if !o.lease.cancel {
-				o.lease.cancel, o.lease.by = true, who
+			if !apart(o.window, r.Window) && before(o.window, r.Window) && !f.asked(o) {
+				o.lease.cancel, o.lease.by, o.lease.asker = true, who, r.Window.Start
 			}
 		}
 	}
@@ -35,7 +38,10 @@ func (f *Fake) Claim(ctx context.Context, r claim.Request) (claim.Answer, error)
 		if e == nil {
 			e = f.insert(r.Window)
 		}
-		e.end(d.Close, d.Reason, who)
+		f.end(e, d.Close, d.Reason, who)
+		if w, ok := way[d.Reason]; ok && d.Reason == claim.Superseded {
+			e.replaced = w.Start
+		}
 	}
 	answer := claim.Answer{Verdict: d.Verdict, Reason: d.Reason}
 	if d.Verdict != claim.Run {
@@ -47,10 +53,11 @@ func (f *Fake) Claim(ctx context.Context, r claim.Request) (claim.Answer, error)
 	}
 	if d.Fence {
 		for _, o := range others {
-			if r.Terms.Overlap == contract.OverlapReplace && before(o.window, r.Window) {
-				o.end(claim.Skipped, claim.Superseded, who)
+			if r.Terms.Overlap == contract.OverlapReplace && before(o.window, r.Window) && !apart(o.window, r.Window) && o.decided < 0 {
+				f.end(o, claim.Skipped, claim.Superseded, who)
+				o.replaced = r.Window.Start
 			} else {
-				o.end(claim.Failed, "", "")
+				f.end(o, claim.Failed, "", "")
 			}
 		}
 	}
@@ -82,25 +89,35 @@ func (f *Fake) look(r claim.Request, e *execution) (seen claim.Seen, others []*e
 		if e.lease != nil {
 			seen.Leased = e.lease.id == r.ExecutionID
 			seen.Alive = !e.lease.expires.Before(f.now())
-			seen.Stopping = e.lease.cancel
+			seen.Stopping = f.asked(e)
 		}
+		seen.Reopens = e.closedAt.Before(r.Terms.ReopenBefore)
 		seen.Crashed, seen.Failures = e.record()
+		seen.Unstarted = !slices.ContainsFunc(e.attempts, func(a Attempt) bool { return a.Outcome != claim.OutcomeNotStarted })
 	}
-	separate := strings.Contains(r.Window.JobName, "@")
+	serial := r.Terms.Serial && !strings.Contains(r.Window.JobName, "@")
+	overlaps := r.Terms.Overlap != contract.OverlapAllow && r.Terms.Overlap != ""
+	begun := !strings.Contains(r.Window.JobName, "#")
 	for _, o := range f.rows {
-		if o.window.JobName == r.Window.JobName && r.Terms.Serial && !separate {
-			f.order(r, o, &seen, way)
+		same := o.window.JobName == r.Window.JobName
+		if same && (o.replaced.Equal(r.Window.Start) || o.lease != nil && o.lease.cancel && o.lease.asker.Equal(r.Window.Start)) {
+			seen.Stopped = true
 		}
-		if o != e && o.Status == claim.Running && lane(o.window) == lane(r.Window) && r.Terms.Overlap != contract.OverlapAllow && r.Terms.Overlap != "" {
+		if same && serial {
+			f.order(r, o, &seen, way)
+			begun = begun || o.window.Start.Before(r.Window.Start) && !o.window.Start.Before(r.Terms.Since)
+		}
+		if o != e && o.Status == claim.Running && (overlaps && lane(o.window) == lane(r.Window) || serial && same) {
 			others = append(others, o)
-			f.beside(r, o, &seen.Others, way)
 		}
 	}
+	sort.Slice(others, func(i, j int) bool { return before(others[i].window, others[j].window) })
+	f.beside(r, others, &seen.Others, way)
 	p := window.Window{JobName: r.Window.JobName, Start: r.Terms.Previous}
-	if r.Terms.Serial && !separate && !seen.Earlier && !p.Start.IsZero() && !p.Start.Before(r.Terms.Since) && !f.isClosed(p) && f.rows[key(p)] == nil {
+	if serial && begun && !seen.Earlier && !p.Start.IsZero() && !p.Start.Before(r.Terms.Since) && !f.isClosed(p) && f.rows[key(p)] == nil {
 		seen.Earlier, way[claim.Order] = true, p
 	}
-	if later, ok := way["later"]; ok {
+	if later, ok := way["later"]; ok && e == nil {
 		way[claim.Superseded] = later
 	}
 	if seen.Status == claim.Running && seen.Stopping {
@@ -117,8 +134,8 @@ func (f *Fake) order(r claim.Request, o *execution, seen *claim.Seen, way map[cl
 			way["later"] = o.window
 		}
 		seen.Later = true
-	case o.window.Start.Before(r.Window.Start) && !o.window.Start.Before(r.Terms.Since) &&
-		(o.Status == claim.Running || o.Status == claim.Failed || o.Status == claim.Held):
+	case o.window.Start.Before(r.Window.Start) && (o.Status == claim.Running ||
+		!o.window.Start.Before(r.Terms.Since) && (o.Status == claim.Failed || o.Status == claim.Held)):
 		if !seen.Earlier || o.window.Start.After(way[claim.Order].Start) {
 			way[claim.Order] = o.window
 		}
@@ -126,27 +143,37 @@ func (f *Fake) order(r claim.Request, o *execution, seen *claim.Seen, way map[cl
 	}
 }
 
-// beside looks at another running window of the lane. The oldest one that is alive is in
-// the way, under replace the oldest that is newer.
-func (f *Fake) beside(r claim.Request, o *execution, seen *claim.Others, way map[claim.Reason]window.Window) {
-	older := before(o.window, r.Window)
-	if o.lease.expires.Before(f.now()) {
-		seen.Dead = true
-		return
-	}
-	seen.Older = seen.Older || older
-	seen.Newer = seen.Newer || !older
-	seen.Unasked = seen.Unasked || !o.lease.cancel
-	reasons := []claim.Reason{claim.Overlap}
-	switch {
-	case r.Terms.Overlap == contract.OverlapReplace && older:
-		reasons[0] = claim.Replacing
-	case r.Terms.Overlap == contract.OverlapReplace:
-		reasons = append(reasons, claim.Superseded)
-	}
-	for _, k := range reasons {
-		if old, ok := way[k]; !ok || before(o.window, old) {
-			way[k] = o.window
+// beside looks at the other running windows of the lane, the oldest first. Of those that
+// are alive the one that matters most is in the way.
+func (f *Fake) beside(r claim.Request, others []*execution, seen *claim.Others, way map[claim.Reason]window.Window) {
+	most := 0
+	for _, o := range others {
+		older, separate := before(o.window, r.Window), apart(o.window, r.Window)
+		matters := 2
+		switch {
+		case o.lease.expires.Before(f.now()):
+			seen.Dead = true
+			continue
+		case separate:
+			seen.Separate = true
+			matters = 1
+		case older:
+			seen.Older = true
+			seen.Unasked = seen.Unasked || !f.asked(o)
+		default:
+			seen.Newer = true
+			if r.Terms.Overlap == contract.OverlapReplace {
+				matters = 3
+			}
+		}
+		if r.Terms.Overlap != contract.OverlapSkip && r.Terms.Overlap != contract.OverlapReplace {
+			matters = 1
+		}
+		if matters > most {
+			most = matters
+			for _, reason := range []claim.Reason{claim.Overlap, claim.Replacing, claim.Superseded} {
+				way[reason] = o.window
+			}
 		}
 	}
 }
@@ -167,6 +194,15 @@ func (e *execution) record() (crashed bool, failures int) {
 	return crashed, failures
 }
 
+// asked reports whether a newer window, which is not closed, asks the holder to stop.
+func (f *Fake) asked(e *execution) bool {
+	if e.lease == nil || !e.lease.cancel {
+		return false
+	}
+	asker := f.rows[key(window.Window{JobName: e.window.JobName, Start: e.lease.asker})]
+	return asker == nil || asker.Status != claim.Completed && asker.Status != claim.Exhausted && asker.Status != claim.Skipped
+}
+
 func (f *Fake) insert(w window.Window) *execution {
 	e := &execution{Stored: claim.Stored{Generation: 1}, window: w, decided: -1}
 	if f.rows == nil {
@@ -177,8 +213,12 @@ func (f *Fake) insert(w window.Window) *execution {
 }
 
 // end leaves the window in a status in which nobody holds it.
-func (e *execution) end(s claim.Status, why claim.Reason, by string) {
-	e.Status, e.reason, e.closedBy, e.ExecutionID, e.lease = s, why, by, uuid.Nil, nil
+func (f *Fake) end(e *execution, s claim.Status, why claim.Reason, by string) {
+	e.replaced = time.Time{}
+	if why == claim.Superseded && e.lease != nil {
+		e.replaced = e.lease.asker
+	}
+	e.Status, e.reason, e.closedBy, e.closedAt, e.ExecutionID, e.lease = s, why, by, f.now(), uuid.Nil, nil
 	if n := len(e.attempts); n > 0 && e.attempts[n-1].Outcome == "" {
 		e.attempts[n-1].Outcome = claim.OutcomeLost
 	}
@@ -192,7 +232,7 @@ func (e *execution) take(r claim.Request, why claim.Reason) {
 	if why == claim.Reopened {
 		e.decided = e.Attempt
 	}
-	e.Status, e.ExecutionID, e.reason, e.closedBy = claim.Running, r.ExecutionID, "", ""
+	e.Status, e.ExecutionID, e.reason, e.closedBy, e.closedAt, e.replaced = claim.Running, r.ExecutionID, "", "", time.Time{}, time.Time{}
 	if e.PayloadDigest == "" {
 		e.PayloadDigest = r.Terms.PayloadDigest
 	}
@@ -254,6 +294,9 @@ func lane(w window.Window) string {
 	name, _, _ := strings.Cut(w.JobName, "@")
 	return name
 }
+
+// apart reports whether one of two windows of a lane is a separate run.
+func apart(a, b window.Window) bool { return strings.Contains(a.JobName+b.JobName, "@") }
 
 // before is the order of windows in a lane.
 func before(a, b window.Window) bool {

@@ -40,7 +40,8 @@ func (f *Fake) Rerun(w window.Window) (generation int, err error) {
 		e.Generation++
 		e.Completion, e.CompletedAt, e.Checkpoint = claim.Completion{}, time.Time{}, claim.Checkpoint{}
 	}
-	e.end(claim.Failed, "rerun", "")
+	e.PayloadDigest = ""
+	f.end(e, claim.Failed, "rerun", "")
 	e.decided = e.Attempt
 	return e.Generation, nil
 }
@@ -58,7 +59,12 @@ func (f *Fake) CancelWindow(w window.Window) error {
 	case f.works(e), e.Status == claim.Completed, e.Status == claim.Skipped:
 		return admin.ErrState
 	}
-	e.end(claim.Skipped, claim.Cancelled, Somebody)
+	f.end(e, claim.Skipped, claim.Cancelled, Somebody)
+	for _, o := range f.rows {
+		if o.window.JobName == w.JobName && o.lease != nil && o.lease.asker.Equal(w.Start) {
+			o.lease.cancel, o.lease.by, o.lease.asker = false, "", time.Time{}
+		}
+	}
 	return nil
 }
 

@@ -27,6 +27,7 @@ CREATE TABLE onceguard.job_execution (
     status         text        NOT NULL,
     reason         text,                     -- why it is closed, or "rerun"
     closed_by      text,                     -- the pod, or the person, that closed it
+    superseded_by  timestamptz,              -- the window of this name that took its place
     execution_id   uuid,                     -- the fence; NULL when nobody holds the window
     attempt        int         NOT NULL,     -- the last attempt's number; only grows; 0: it never ran
     decided        int,                      -- a person decided after this attempt: it and earlier ones do not count
@@ -50,6 +51,8 @@ CREATE TABLE onceguard.job_execution (
     CHECK ((status IN ('running', 'completed')) = (execution_id IS NOT NULL)),
     CHECK (status <> 'skipped' OR reason IN ('late', 'overlap', 'superseded', 'cancelled'))
 ) WITH (fillfactor = 80);
+-- Has few rows, and none that a heartbeat, a claim or a completion changes.
+CREATE INDEX job_execution_superseded ON onceguard.job_execution (job_name, superseded_by) WHERE superseded_by IS NOT NULL;
 COMMENT ON TABLE onceguard.job_execution IS 'One row a window: the logical work and how it stands.';
 
 CREATE TABLE onceguard.job_lease (
@@ -60,6 +63,7 @@ CREATE TABLE onceguard.job_lease (
     term         interval    NOT NULL,       -- the length that was asked for
     cancel       boolean     NOT NULL DEFAULT false, -- a newer window asks the holder to stop
     cancel_by    text,                       -- the newer window's pod
+    cancel_for   timestamptz,                -- the newer window, of the same name
     PRIMARY KEY (job_name, window_start)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);
 COMMENT ON TABLE onceguard.job_lease IS 'The holder''s right to a window, renewed by heartbeats. Apart from the execution, so that a long business transaction never blocks its own heartbeat.';
@@ -190,7 +194,8 @@ BEGIN
           AND (g.role = session_user OR pg_has_role(session_user, to_regrole(quote_ident(g.role))::oid, 'MEMBER'))) -- a role that is gone: NULL
     THEN
         RAISE EXCEPTION 'role "%" may not act for job "%"', session_user, check_call.job_name
-            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: kubectl onceguard grant %1$L %2$L, or in SQL: SELECT onceguard.grant_job(%1$L, %2$L)', session_user, base);
+            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: kubectl onceguard grant %1$L %2$L, or in SQL: SELECT onceguard.grant_job(%1$L, %2$L)',
+                session_user, CASE WHEN base ~ '^[^*]+/[^*]+$' THEN base ELSE '*' END); -- what has no namespace has no pattern of its own
     END IF;
     -- A claim, heartbeat or release would hold its locks until a business transaction
     -- ends, and deadlock with a takeover. Only a transaction with an id can be armed.
@@ -205,20 +210,26 @@ COMMENT ON FUNCTION onceguard.check_call IS 'Internal: arguments, the right of s
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.check_terms(
-    window_start timestamptz, overlap text, serial boolean, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean) RETURNS void
+    window_start timestamptz, overlap text, serial boolean, since timestamptz, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF check_terms.overlap IS NULL OR check_terms.overlap NOT IN ('allow', 'skip', 'wait', 'replace') THEN
         RAISE EXCEPTION 'overlap "%" is not allow, skip, wait or replace', check_terms.overlap USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF check_terms.serial IS NULL OR check_terms.hold_on_crash IS NULL THEN
-        RAISE EXCEPTION 'serial and hold_on_crash must be true or false' USING ERRCODE = 'invalid_parameter_value';
+    IF check_terms.serial IS NULL THEN
+        RAISE EXCEPTION 'serial must be true or false' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF check_terms.previous >= check_terms.window_start THEN
-        RAISE EXCEPTION 'previous % is not before window_start %', check_terms.previous, check_terms.window_start USING ERRCODE = 'invalid_parameter_value';
+    IF check_terms.hold_on_crash IS NULL THEN
+        RAISE EXCEPTION 'hold_on_crash must be true or false' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF check_terms.start_deadline < interval '0' THEN
-        RAISE EXCEPTION 'start_deadline % is negative', check_terms.start_deadline USING ERRCODE = 'invalid_parameter_value';
+    IF check_terms.since = 'infinity' THEN
+        RAISE EXCEPTION 'since must be an instant, -infinity or null' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT isfinite(check_terms.previous) OR check_terms.previous >= check_terms.window_start THEN
+        RAISE EXCEPTION 'previous % is not an instant before window_start %', check_terms.previous, check_terms.window_start USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF check_terms.start_deadline < interval '0' OR check_terms.start_deadline > interval '1000 years' THEN
+        RAISE EXCEPTION 'start_deadline % is not between 0 and 1000 years', check_terms.start_deadline USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF check_terms.max_attempts < 1 THEN
         RAISE EXCEPTION 'max_attempts % is less than 1', check_terms.max_attempts USING ERRCODE = 'invalid_parameter_value';
@@ -237,6 +248,35 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.be_durable IS 'Internal: the commit of this transaction is answered only when it is safe, whatever the role''s or database''s default; a stricter setting stays.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.be_brief(idle interval) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    present interval := current_setting('idle_in_transaction_session_timeout')::interval;
+BEGIN
+    IF present = interval '0' OR present > be_brief.idle THEN
+        PERFORM set_config('idle_in_transaction_session_timeout', greatest(1, (extract(epoch FROM be_brief.idle) * 1000)::int)::text, true);
+    END IF;
+    -- A host that vanished between two messages is no idling. Through a Unix socket it is 0.
+    IF current_setting('tcp_keepalives_idle')::int > 10 THEN
+        PERFORM set_config('tcp_keepalives_idle', '10', true), set_config('tcp_keepalives_interval', '5', true), set_config('tcp_keepalives_count', '3', true);
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.be_brief IS 'Internal: a client that stands still, or has gone, keeps the locks of this transaction no longer than this; a stricter setting stays.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.instant(field text, value text) RETURNS timestamptz
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN instant.value::timestamptz;
+EXCEPTION WHEN data_exception THEN
+    RAISE EXCEPTION '% "%" is not an instant', instant.field, left(instant.value, 100)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'As in RFC 3339: 2026-11-30T12:00:00Z';
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.instant IS 'Internal: a text that must be an instant.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.next_token(previous bigint) RETURNS bigint

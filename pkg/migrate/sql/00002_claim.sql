@@ -17,42 +17,58 @@ END $$;
 COMMENT ON FUNCTION onceguard.was_used IS 'Internal: this execution_id has had the window. Given out again, it would let a transaction of the earlier attempt commit.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.end_window(job_name text, window_start timestamptz, status text, reason text, closed_by text) RETURNS void
+CREATE FUNCTION onceguard.end_window(job_name text, window_start timestamptz, status text, reason text, closed_by text, superseded_by timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    ended timestamptz;
+    l onceguard.job_lease;
     last int;
 BEGIN
+    DELETE FROM onceguard.job_lease t
+    WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start RETURNING * INTO l;
     UPDATE onceguard.job_execution t SET status = end_window.status, reason = end_window.reason, closed_by = end_window.closed_by,
+        superseded_by = CASE end_window.reason WHEN 'superseded' THEN coalesce(end_window.superseded_by, l.cancel_for) END,
         execution_id = NULL, updated_at = clock_timestamp()
     WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start RETURNING t.attempt INTO last;
-    DELETE FROM onceguard.job_lease t
-    WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start RETURNING t.expires_at INTO ended;
-    UPDATE onceguard.job_attempt t SET outcome = 'lost', ended_at = coalesce(ended, clock_timestamp())
+    UPDATE onceguard.job_attempt t SET outcome = 'lost', ended_at = coalesce(l.expires_at, clock_timestamp())
     WHERE t.job_name = end_window.job_name AND t.window_start = end_window.window_start AND t.attempt = last AND t.outcome IS NULL;
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.end_window IS 'Internal: the window gets a status in which nobody holds it. A dead attempt loses its execution_id with that, so that it can never commit, and is recorded lost. The caller has locked execution and lease.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.running_others(job_name text, window_start timestamptz)
-RETURNS TABLE (other_job_name text, other_window_start timestamptz, expires_at timestamptz, cancel boolean, older boolean)
+CREATE FUNCTION onceguard.asked(l onceguard.job_lease) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF l.cancel IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    RETURN NOT EXISTS (
+        SELECT FROM onceguard.job_execution t WHERE t.job_name = l.job_name AND t.window_start = l.cancel_for
+          AND t.status IN ('completed', 'exhausted', 'skipped'));
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.asked IS 'Internal: does a newer window ask the holder to stop? Not when that window is closed meanwhile: it needs the place no longer.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.running_others(job_name text, window_start timestamptz, separate_too boolean)
+RETURNS TABLE (other_job_name text, other_window_start timestamptz, expires_at timestamptz, asked boolean, older boolean, separate boolean, decided boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     lane text := split_part(running_others.job_name, '@', 1);
 BEGIN
     RETURN QUERY
-    SELECT l.job_name, l.window_start, l.expires_at, l.cancel, (l.window_start, l.job_name) < (running_others.window_start, running_others.job_name)
+    SELECT l.job_name, l.window_start, l.expires_at, onceguard.asked(l), (l.window_start, l.job_name) < (running_others.window_start, running_others.job_name),
+           strpos(l.job_name, '@') > 0 OR strpos(running_others.job_name, '@') > 0, t.decided IS NOT NULL
     FROM onceguard.job_lease l
     JOIN onceguard.job_execution t ON t.job_name = l.job_name AND t.window_start = l.window_start AND t.status = 'running'
-    WHERE (l.job_name = lane OR l.job_name >= lane || '@' AND l.job_name < lane || 'A')
+    WHERE (l.job_name = lane OR separate_too AND l.job_name >= lane || '@' AND l.job_name < lane || 'A')
       AND (l.job_name <> running_others.job_name OR l.window_start <> running_others.window_start)
     ORDER BY l.window_start, l.job_name;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.running_others IS 'Internal: the other windows of the lane that are running, dead ones too, the oldest first.';
+COMMENT ON FUNCTION onceguard.running_others IS 'Internal: the other windows of the lane that are running, dead ones too, the oldest first. separate says that one of the two is a separate run: they only wait for each other.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.judge_terms(
@@ -64,16 +80,20 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- A person asks for this window: what happened around it does not close it.
     wanted boolean := judge_terms.reopen OR e.decided IS NOT NULL;
+    in_order boolean := judge_terms.serial AND strpos(judge_terms.job_name, '@') = 0;
     o record;
     expires timestamptz;
     alive boolean;
+    committing boolean;
     newer boolean := false;
-    committing boolean := false;
+    -- Of the others that are alive the one that matters most is in the way.
+    matters int;
+    most int := 0;
 BEGIN
     stop := false;
     fence := false;
     IF e.status IN ('running', 'failed') THEN
-        IF asked_to_stop AND NOT judge_terms.reopen THEN
+        IF asked_to_stop AND NOT wanted THEN
             verdict := 'skip'; reason := 'superseded'; close := 'skipped';
             RETURN;
         END IF;
@@ -89,14 +109,24 @@ BEGIN
             verdict := 'refuse'; reason := 'exhausted'; close := 'exhausted';
             RETURN;
         END IF;
-    ELSIF e.status IS NULL AND judge_terms.window_start + judge_terms.start_deadline < clock_timestamp() THEN
+    END IF;
+    -- In seconds: a day of an interval is as long as the session's time zone makes it.
+    IF judge_terms.window_start + make_interval(secs => extract(epoch FROM judge_terms.start_deadline)::float8) < clock_timestamp()
+       AND (e.status IS NULL OR e.status = 'failed' AND NOT wanted AND NOT EXISTS (
+            SELECT FROM onceguard.job_attempt a WHERE a.job_name = judge_terms.job_name AND a.window_start = judge_terms.window_start
+              AND a.outcome <> 'not-started'))
+       -- Another window was stopped for this one: neither would run.
+       AND NOT EXISTS (
+            SELECT FROM onceguard.job_lease l WHERE l.job_name = judge_terms.job_name AND l.cancel_for = judge_terms.window_start
+            UNION ALL
+            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.superseded_by = judge_terms.window_start) THEN
         verdict := 'skip'; reason := 'late'; close := 'skipped';
         RETURN;
     END IF;
 
-    IF judge_terms.serial AND strpos(judge_terms.job_name, '@') = 0 THEN
+    IF in_order THEN
         other_job_name := judge_terms.job_name;
-        IF NOT wanted THEN
+        IF e.status IS NULL AND NOT wanted THEN -- what was tried has begun in its turn
             SELECT t.window_start INTO other_window_start FROM onceguard.job_execution t
             WHERE t.job_name = judge_terms.job_name AND t.window_start > judge_terms.window_start AND t.status IN ('running', 'completed')
             ORDER BY t.window_start LIMIT 1;
@@ -105,63 +135,78 @@ BEGIN
                 RETURN;
             END IF;
         END IF;
-        SELECT t.window_start INTO other_window_start FROM onceguard.job_execution t
-        WHERE t.job_name = judge_terms.job_name AND t.window_start < judge_terms.window_start
-          AND t.window_start >= coalesce(judge_terms.since, '-infinity') AND t.status IN ('running', 'failed', 'held')
-        ORDER BY t.window_start DESC LIMIT 1;
+        SELECT x.window_start INTO other_window_start FROM (
+            (SELECT t.window_start FROM onceguard.job_execution t
+             WHERE t.job_name = judge_terms.job_name AND t.window_start < judge_terms.window_start
+               AND t.window_start >= coalesce(judge_terms.since, '-infinity') AND t.status IN ('running', 'failed', 'held')
+             ORDER BY t.window_start DESC LIMIT 1)
+            UNION ALL -- also one from before the beginning of order, while it runs
+            SELECT r.other_window_start FROM onceguard.running_others(judge_terms.job_name, judge_terms.window_start, false) r WHERE r.older
+        ) x ORDER BY x.window_start DESC LIMIT 1;
         IF FOUND THEN
             verdict := 'wait'; reason := 'order';
             RETURN;
         END IF;
-        -- A window that nobody has claimed yet has no row; the schedule knows of it.
+        -- A window that nobody has claimed yet has no row; the schedule knows of it. An index
+        -- that is new to the job has none to wait for.
         IF judge_terms.previous >= coalesce(greatest(judge_terms.since, judge_terms.closed), '-infinity') AND NOT EXISTS (
-            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start = judge_terms.previous) THEN
+            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start = judge_terms.previous)
+           AND (strpos(judge_terms.job_name, '#') = 0 OR EXISTS (
+            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start < judge_terms.window_start
+              AND t.window_start >= coalesce(judge_terms.since, '-infinity'))) THEN
             verdict := 'wait'; reason := 'order'; other_window_start := judge_terms.previous;
             RETURN;
         END IF;
         other_job_name := NULL;
+        other_window_start := NULL;
     END IF;
 
-    IF judge_terms.overlap = 'allow' THEN
+    IF judge_terms.overlap = 'allow' AND NOT in_order THEN
         RETURN;
     END IF;
-    FOR o IN SELECT * FROM onceguard.running_others(judge_terms.job_name, judge_terms.window_start) LOOP
+    -- Order alone is about windows of this very name, and waits for a later one that runs.
+    FOR o IN SELECT * FROM onceguard.running_others(judge_terms.job_name, judge_terms.window_start, judge_terms.overlap <> 'allow') LOOP
         alive := o.expires_at >= clock_timestamp();
+        committing := false;
         IF judge_terms.locked THEN
             PERFORM FROM onceguard.job_execution t WHERE t.job_name = o.other_job_name AND t.window_start = o.other_window_start
               AND t.status = 'running' FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 CONTINUE WHEN NOT EXISTS (SELECT FROM onceguard.job_execution t WHERE t.job_name = o.other_job_name
                     AND t.window_start = o.other_window_start AND t.status = 'running'); -- it has ended meanwhile
-                other_job_name := o.other_job_name;
-                other_window_start := o.other_window_start;
                 committing := true;
-                EXIT;
+                alive := true;
+            ELSE
+                SELECT t.expires_at INTO expires FROM onceguard.job_lease t
+                WHERE t.job_name = o.other_job_name AND t.window_start = o.other_window_start FOR NO KEY UPDATE SKIP LOCKED;
+                alive := NOT FOUND OR expires >= clock_timestamp(); -- not found: its heartbeat is being written
             END IF;
-            SELECT t.expires_at INTO expires FROM onceguard.job_lease t
-            WHERE t.job_name = o.other_job_name AND t.window_start = o.other_window_start FOR NO KEY UPDATE SKIP LOCKED;
-            alive := NOT FOUND OR expires >= clock_timestamp(); -- not found: its heartbeat is being written
         END IF;
         IF NOT alive THEN
             fence := true;
-        ELSIF other_job_name IS NULL OR (judge_terms.overlap = 'replace' AND NOT o.older AND NOT newer) THEN
+            CONTINUE;
+        END IF;
+        newer := newer OR NOT o.older AND NOT o.separate;
+        stop := stop OR o.older AND NOT o.separate AND NOT o.asked; -- also one that commits: it may be a piece
+        matters := CASE WHEN committing THEN 4 WHEN o.separate OR judge_terms.overlap IN ('allow', 'wait') THEN 1
+            WHEN judge_terms.overlap = 'replace' AND NOT o.older THEN 3 ELSE 2 END;
+        IF matters > most THEN
+            most := matters;
             other_job_name := o.other_job_name;
             other_window_start := o.other_window_start;
         END IF;
-        newer := newer OR alive AND NOT o.older;
-        stop := stop OR alive AND NOT o.cancel;
     END LOOP;
-    stop := stop AND judge_terms.overlap = 'replace' AND NOT newer AND NOT committing;
-    IF committing THEN
-        verdict := 'wait'; reason := 'committing';
-    ELSIF other_job_name IS NULL THEN
+    stop := stop AND judge_terms.overlap = 'replace' AND NOT newer;
+    IF most = 0 THEN
         RETURN;
-    ELSIF judge_terms.overlap = 'skip' AND e.status IS NULL THEN
-        verdict := 'skip'; reason := 'overlap'; close := 'skipped';
-    ELSIF judge_terms.overlap = 'replace' AND NOT newer THEN
-        verdict := 'wait'; reason := 'replacing';
-    ELSIF judge_terms.overlap = 'replace' AND NOT wanted THEN
+    ELSIF most = 4 THEN
+        verdict := 'wait'; reason := 'committing';
+    ELSIF most = 3 AND NOT wanted THEN
         verdict := 'skip'; reason := 'superseded'; close := 'skipped';
+    ELSIF most = 2 AND judge_terms.overlap = 'skip' AND e.status IS NULL THEN
+        verdict := 'skip'; reason := 'overlap'; close := 'skipped';
+    ELSIF most = 2 AND judge_terms.overlap = 'replace' THEN
+        verdict := 'wait'; reason := 'replacing';
     ELSE
         verdict := 'wait'; reason := 'overlap';
     END IF;
@@ -175,7 +220,7 @@ CREATE FUNCTION onceguard.claim(
     job_name text, window_start timestamptz, execution_id uuid, lease interval, origin jsonb DEFAULT '{}',
     overlap text DEFAULT 'allow', serial boolean DEFAULT false, since timestamptz DEFAULT NULL, previous timestamptz DEFAULT NULL,
     start_deadline interval DEFAULT NULL, payload_digest text DEFAULT NULL, max_attempts int DEFAULT NULL,
-    hold_on_crash boolean DEFAULT false, reopen boolean DEFAULT false,
+    hold_on_crash boolean DEFAULT false, reopen_closed_before timestamptz DEFAULT NULL,
     OUT verdict text, OUT reason text, OUT attempt int, OUT fencing_token bigint, OUT generation int,
     OUT holder_job_name text, OUT holder_window_start timestamptz,
     OUT holder_execution_id uuid, OUT holder_attempt int, OUT holder_pod text,
@@ -195,6 +240,7 @@ DECLARE
     stop boolean := false;
     fence boolean := false;
     locked boolean := false;
+    brief text; -- an assignment is cheaper than PERFORM
 BEGIN
     -- Read-only: also a standby, whose answer could be old.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('transaction_read_only') <> 'off' THEN
@@ -203,8 +249,11 @@ BEGIN
             USING ERRCODE = 'OG008', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE';
     END IF;
     PERFORM onceguard.check_call(claim.job_name, claim.window_start, claim.execution_id, claim.lease);
+    IF claim.payload_digest = '' THEN
+        RAISE EXCEPTION 'payload_digest must not be empty: null is any payload' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF terms IS NOT FALSE THEN
-        PERFORM onceguard.check_terms(claim.window_start, claim.overlap, claim.serial, claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash);
+        PERFORM onceguard.check_terms(claim.window_start, claim.overlap, claim.serial, claim.since, claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash);
     END IF;
 
     -- The first look takes no lock and no transaction id: a duplicate or a poll writes nothing.
@@ -238,21 +287,22 @@ BEGIN
             verdict := 'wait'; reason := 'fence-lost';
         ELSIF e.status = 'held' THEN
             verdict := 'refuse'; reason := 'held';
-        ELSIF e.status = 'skipped' AND NOT claim.reopen THEN
+        ELSIF e.status = 'skipped' AND (e.updated_at < claim.reopen_closed_before) IS NOT TRUE THEN
             verdict := 'skip'; reason := e.reason;
-        ELSIF e.status = 'exhausted' AND NOT claim.reopen THEN
+        ELSIF e.status = 'exhausted' AND (e.updated_at < claim.reopen_closed_before) IS NOT TRUE THEN
             verdict := 'refuse'; reason := 'exhausted';
         ELSIF e.status = 'running' AND l.expires_at >= clock_timestamp() THEN
             verdict := 'wait'; reason := 'busy';
         ELSIF terms OR l.cancel THEN
-            SELECT * INTO j FROM onceguard.judge_terms(claim.job_name, claim.window_start, e, l.cancel, closed, locked, claim.overlap, claim.serial, claim.since,
-                claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash, claim.reopen);
+            SELECT * INTO j FROM onceguard.judge_terms(claim.job_name, claim.window_start, e, onceguard.asked(l), closed, locked, claim.overlap, claim.serial, claim.since,
+                claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash, claim.reopen_closed_before IS NOT NULL);
             verdict := j.verdict; reason := j.reason; close := j.close; stop := j.stop; fence := j.fence;
             holder_job_name := j.other_job_name; holder_window_start := j.other_window_start;
         END IF;
         EXIT WHEN locked OR (verdict IS NOT NULL AND close IS NULL AND NOT stop);
 
         -- The only lock that is waited for; its holders are claims and people's decisions.
+        brief := onceguard.be_brief('5 seconds');
         IF closed IS NULL THEN
             INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
         END IF;
@@ -291,17 +341,17 @@ BEGIN
     IF close IS NOT NULL THEN
         PERFORM onceguard.be_durable();
         IF e.status IS NULL THEN
-            INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, attempt, fencing_token, window_end, schedule, time_zone)
-            VALUES (claim.job_name, claim.window_start, close, claim.reason, who, 0, 0,
-                    (origin ->> 'windowEnd')::timestamptz, origin ->> 'schedule', origin ->> 'timeZone');
+            INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, superseded_by, attempt, fencing_token, window_end, schedule, time_zone)
+            VALUES (claim.job_name, claim.window_start, close, claim.reason, who, CASE claim.reason WHEN 'superseded' THEN claim.holder_window_start END, 0, 0,
+                    onceguard.instant('windowEnd', origin ->> 'windowEnd'), origin ->> 'schedule', origin ->> 'timeZone');
         ELSE
-            PERFORM onceguard.end_window(claim.job_name, claim.window_start, close, claim.reason, who);
+            PERFORM onceguard.end_window(claim.job_name, claim.window_start, close, claim.reason, who, claim.holder_window_start);
         END IF;
     ELSIF stop THEN
-        UPDATE onceguard.job_lease t SET cancel = true, cancel_by = who
+        UPDATE onceguard.job_lease t SET cancel = true, cancel_by = who, cancel_for = claim.window_start
         FROM (SELECT s.job_name, s.window_start FROM onceguard.job_lease s
-              JOIN onceguard.running_others(claim.job_name, claim.window_start) o ON o.other_job_name = s.job_name AND o.other_window_start = s.window_start
-              WHERE NOT s.cancel FOR NO KEY UPDATE OF s SKIP LOCKED) x
+              JOIN onceguard.running_others(claim.job_name, claim.window_start, true) o ON o.other_job_name = s.job_name AND o.other_window_start = s.window_start
+              WHERE o.older AND NOT o.separate AND NOT o.asked FOR NO KEY UPDATE OF s SKIP LOCKED) x
         WHERE t.job_name = x.job_name AND t.window_start = x.window_start;
     END IF;
     IF verdict IS NOT NULL THEN
@@ -322,10 +372,9 @@ BEGIN
         -- A dead window beside us: its zombie could still commit. All that run are dead, and
         -- locked by judge_terms.
         PERFORM onceguard.end_window(o.other_job_name, o.other_window_start,
-            CASE WHEN claim.overlap = 'replace' AND o.older THEN 'skipped' ELSE 'failed' END,
-            CASE WHEN claim.overlap = 'replace' AND o.older THEN 'superseded' END,
-            CASE WHEN claim.overlap = 'replace' AND o.older THEN who END)
-        FROM onceguard.running_others(claim.job_name, claim.window_start) o;
+            CASE WHEN o.replaced THEN 'skipped' ELSE 'failed' END, CASE WHEN o.replaced THEN 'superseded' END, CASE WHEN o.replaced THEN who END, claim.window_start)
+        FROM (SELECT r.*, claim.overlap = 'replace' AND r.older AND NOT r.separate AND NOT r.decided AS replaced
+              FROM onceguard.running_others(claim.job_name, claim.window_start, claim.overlap <> 'allow') r) o;
     END IF;
     verdict := 'run';
     reason := CASE WHEN e.status IS NULL THEN 'first' WHEN e.status = 'running' THEN 'takeover' WHEN e.status = 'failed' THEN 'retry' ELSE 'reopened' END;
@@ -337,18 +386,18 @@ BEGIN
         -- transaction that has called complete().
         INSERT INTO onceguard.job_execution (job_name, window_start, status, execution_id, attempt, fencing_token, payload_digest, window_end, schedule, time_zone)
         VALUES (claim.job_name, claim.window_start, 'running', claim.execution_id, claim.attempt, claim.fencing_token, claim.payload_digest,
-                (origin ->> 'windowEnd')::timestamptz, origin ->> 'schedule', origin ->> 'timeZone');
+                onceguard.instant('windowEnd', origin ->> 'windowEnd'), origin ->> 'schedule', origin ->> 'timeZone');
         INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
         VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease);
     ELSE
         UPDATE onceguard.job_execution t SET status = 'running', execution_id = claim.execution_id, attempt = claim.attempt,
             fencing_token = claim.fencing_token, payload_digest = coalesce(t.payload_digest, claim.payload_digest), updated_at = clock_timestamp(),
-            reason = NULL, closed_by = NULL, decided = CASE claim.reason WHEN 'reopened' THEN t.attempt ELSE t.decided END
+            reason = NULL, closed_by = NULL, superseded_by = NULL, decided = CASE claim.reason WHEN 'reopened' THEN t.attempt ELSE t.decided END
         WHERE t.job_name = claim.job_name AND t.window_start = claim.window_start;
         INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
         VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease)
         ON CONFLICT (job_name, window_start) DO UPDATE
-            SET execution_id = excluded.execution_id, expires_at = excluded.expires_at, term = excluded.term, cancel = false, cancel_by = NULL;
+            SET execution_id = excluded.execution_id, expires_at = excluded.expires_at, term = excluded.term, cancel = false, cancel_by = NULL, cancel_for = NULL;
     END IF;
     IF reason = 'takeover' THEN
         UPDATE onceguard.job_attempt t SET outcome = 'lost', ended_at = coalesce(l.expires_at, clock_timestamp())
@@ -368,13 +417,13 @@ CREATE FUNCTION onceguard.heartbeat(job_name text, window_start timestamptz, exe
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 #variable_conflict use_column
 DECLARE
-    asked_to_stop boolean;
+    l onceguard.job_lease;
 BEGIN
     PERFORM onceguard.check_call(heartbeat.job_name, heartbeat.window_start, heartbeat.execution_id, heartbeat.lease);
     UPDATE onceguard.job_lease t SET expires_at = clock_timestamp() + heartbeat.lease, term = heartbeat.lease
     WHERE t.job_name = heartbeat.job_name AND t.window_start = heartbeat.window_start AND t.execution_id = heartbeat.execution_id
-    RETURNING t.cancel INTO asked_to_stop;
-    RETURN CASE WHEN NOT FOUND THEN 'lost' WHEN asked_to_stop THEN 'cancel' ELSE 'ok' END;
+    RETURNING * INTO l;
+    RETURN CASE WHEN NOT FOUND THEN 'lost' WHEN onceguard.asked(l) THEN 'cancel' ELSE 'ok' END;
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.heartbeat IS 'Renews the lease: ok, cancel (held, but asked to stop) or lost. It never inserts: a row that vanished is lost.';

@@ -30,7 +30,6 @@ CREATE FUNCTION onceguard.begin(job_name text, window_start timestamptz, executi
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     idle interval;
-    present interval := current_setting('idle_in_transaction_session_timeout')::interval;
 BEGIN
     PERFORM onceguard.check_call(begin.job_name, begin.window_start, begin.execution_id);
     IF NOT EXISTS (
@@ -44,8 +43,8 @@ BEGIN
     -- A frozen process must not keep its business locks beyond its right to the window.
     SELECT t.term * 0.67 INTO idle FROM onceguard.job_lease t
     WHERE t.job_name = begin.job_name AND t.window_start = begin.window_start;
-    IF idle IS NOT NULL AND (present = interval '0' OR present > idle) THEN
-        PERFORM set_config('idle_in_transaction_session_timeout', greatest(1, (extract(epoch FROM idle) * 1000)::int)::text, true);
+    IF idle IS NOT NULL THEN
+        PERFORM onceguard.be_brief(idle);
     END IF;
     -- A statement, or a trigger at COMMIT, must not run on when its client has gone, also when
     -- it swallows cancellations: the window would stay locked. Not every server can notice.
@@ -81,6 +80,9 @@ CREATE FUNCTION onceguard.complete(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
+    IF complete.payload_digest = '' THEN
+        RAISE EXCEPTION 'payload_digest must not be empty: null keeps the one of the claim' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM onceguard.check_armed(complete.job_name, complete.window_start, complete.execution_id);
     -- This row only: the lease must stay free for heartbeats while the transaction is open.
     UPDATE onceguard.job_execution t SET status = 'completed', completed_at = clock_timestamp(), updated_at = clock_timestamp(),
@@ -216,6 +218,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 DECLARE
     e onceguard.job_execution;
     l onceguard.job_lease;
+    superseded boolean;
 BEGIN
     PERFORM onceguard.check_call(release.job_name, release.window_start, release.execution_id);
     IF release.outcome IS NULL OR release.outcome NOT IN ('completed', 'failed', 'crashed', 'stopped', 'not-started', 'uncommitted') THEN
@@ -242,9 +245,11 @@ BEGIN
     WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id
     RETURNING * INTO l;
     IF e.status = 'running' THEN
-        -- Asked to stop by a newer window, it is not to be tried again.
-        UPDATE onceguard.job_execution t SET status = CASE WHEN l.cancel THEN 'skipped' ELSE 'failed' END,
-            reason = CASE WHEN l.cancel THEN 'superseded' END, closed_by = l.cancel_by, execution_id = NULL, updated_at = clock_timestamp()
+        -- Asked to stop by a newer window, it is not to be tried again; unless a person asked for it.
+        superseded := onceguard.asked(l) AND e.decided IS NULL;
+        UPDATE onceguard.job_execution t SET status = CASE WHEN superseded THEN 'skipped' ELSE 'failed' END,
+            reason = CASE WHEN superseded THEN 'superseded' END, closed_by = CASE WHEN superseded THEN l.cancel_by END,
+            superseded_by = CASE WHEN superseded THEN l.cancel_for END, execution_id = NULL, updated_at = clock_timestamp()
         WHERE t.job_name = release.job_name AND t.window_start = release.window_start;
     END IF;
     IF e.status = 'completed' THEN -- also when the caller does not know it
@@ -265,6 +270,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 #variable_conflict use_column
 BEGIN
     PERFORM onceguard.check_call(record_skip.job_name, record_skip.window_start, record_skip.execution_id);
+    IF record_skip.reason IS NULL OR record_skip.reason NOT IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'payload', 'exhausted', 'held') THEN
+        RAISE EXCEPTION 'reason "%" is not completed, closed, busy, late, overlap, superseded, cancelled, payload, exhausted or held', left(record_skip.reason, 100)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     INSERT INTO onceguard.job_skip (job_name, window_start, skipper, reason, trigger, namespace, job, job_uid, pod, node)
     VALUES (record_skip.job_name, record_skip.window_start, coalesce(nullif(origin ->> 'podUID', ''), record_skip.execution_id::text),
         record_skip.reason, origin ->> 'trigger', origin ->> 'namespace', origin ->> 'job', origin ->> 'jobUID', origin ->> 'pod', origin ->> 'node')

@@ -427,7 +427,7 @@ var checks = []check{
 		w.want("a late one", w.claim(w.a, a, "start_deadline => '1 second'"), "skip late")
 		w.stored(a, "skipped late")
 		w.want("without the term", w.claim(w.a, rig.Again(a.Window)), "skip late")
-		w.run(rig.Again(a.Window), "reopened", "reopen => true")
+		w.run(rig.Again(a.Window), "reopened", "reopen_closed_before => 'infinity'")
 	}},
 	{"a rerun is another work", func(w *world) {
 		a := w.attempt()

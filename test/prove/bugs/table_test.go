@@ -55,7 +55,7 @@ var bugs = []bug{
 		{"check_call", "IF EXISTS (SELECT FROM onceguard.armed", "IF false AND EXISTS (SELECT FROM onceguard.armed"},
 	}},
 	{name: "begin does not bound idling", by: "a transaction may not idle beyond its lease", in: []edit{
-		{"begin", "IF idle IS NOT NULL AND", "IF false AND"},
+		{"begin", "IF idle IS NOT NULL THEN", "IF false THEN"},
 	}},
 
 	// The lease.
@@ -158,7 +158,7 @@ var bugs = []bug{
 	}},
 	{name: "overlap passes a window that is committing", by: "a committing window is not overlapped", in: []edit{
 		soon("claim"),
-		{"judge_terms", "committing := true;", "other_job_name := NULL; fence := true;"},
+		{"judge_terms", "committing := true;\n                alive := true;", "alive := false;"},
 	}},
 	{name: "overlap is judged without the job's lock", by: "overlap is judged by one at a time", in: []edit{
 		{"claim", "WHERE t.name = base FOR NO KEY UPDATE;", "WHERE t.name = base;"},
@@ -167,16 +167,16 @@ var bugs = []bug{
 		{"judge_terms", "verdict := 'skip'; reason := 'overlap'; close := 'skipped';", "verdict := 'skip'; reason := 'overlap';"},
 	}},
 	{name: "a replacement runs at once", by: "a replacement waits until the older has stopped", in: []edit{
-		{"judge_terms", "verdict := 'wait'; reason := 'replacing';", "fence := true; RETURN;"},
+		{"judge_terms", "verdict := 'wait'; reason := 'replacing';", "fence := true; stop := false; RETURN;"},
 	}},
 	{name: "a replacement does not ask the older to stop", by: "a replacement waits until the older has stopped", in: []edit{
 		{"judge_terms", "stop := stop AND judge_terms.overlap = 'replace'", "stop := false AND judge_terms.overlap = 'replace'"},
 	}},
 	{name: "a replaced window is tried again", by: "a replacement waits until the older has stopped", in: []edit{
-		{"release", "CASE WHEN l.cancel THEN 'skipped' ELSE 'failed' END", "'failed'"},
+		{"release", "CASE WHEN superseded THEN 'skipped' ELSE 'failed' END", "'failed'"},
 	}},
 	{name: "an older window replaces a newer one", by: "an older window does not replace", in: []edit{
-		{"judge_terms", "newer := newer OR alive AND NOT o.older;", "newer := false;"},
+		{"judge_terms", "WHEN judge_terms.overlap = 'replace' AND NOT o.older THEN 3 ELSE 2 END;", "ELSE 2 END; newer := false;"},
 	}},
 	{name: "serial passes a failed window", by: "serial waits for what is not closed", in: []edit{
 		{"judge_terms", "t.status IN ('running', 'failed', 'held')", "t.status IN ('running')"},
@@ -185,7 +185,7 @@ var bugs = []bug{
 		{"judge_terms", "IF judge_terms.previous >=", "IF false AND judge_terms.previous >="},
 	}},
 	{name: "serial goes back", by: "serial does not go back", in: []edit{
-		{"judge_terms", "IF NOT wanted THEN\n            SELECT", "IF false THEN\n            SELECT"},
+		{"judge_terms", "IF e.status IS NULL AND NOT wanted THEN", "IF false THEN"},
 	}},
 
 	// How often, when and with what.
