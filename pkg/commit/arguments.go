@@ -173,8 +173,9 @@ func appendArray(b *bytes.Buffer, base string, t scalar, raw json.RawMessage, de
 	}
 	nests := base != "json" && base != "jsonb"
 	b.WriteByte('{')
+	var e json.RawMessage
 	n := 0
-	for e := (json.RawMessage)(nil); elements.More(); n++ {
+	for ; elements.More(); n++ {
 		if err := elements.Decode(&e); err != nil {
 			return nil, wrong("is no JSON")
 		}

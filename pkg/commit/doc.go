@@ -20,9 +20,9 @@
 // With complete: false a transaction ends with onceguard.checkpoint instead: a long job
 // commits piece by piece, and the next attempt goes on from the last checkpoint. Each
 // sequence commits once; the guard remembers the last one, so a piece needs no round trip
-// to ask for it. A request is the same as the last piece when its digest is that stored at
-// the checkpoint, and is then answered, not run: two pieces in a row must differ, which
-// checkpoint_seq sees to. An unknown COMMIT of a piece is fenced first; only then does
+// to ask for it, and the digests of the attempt's pieces: one that is asked again is
+// answered, not run. A guard that was restarted knows the last digest only, from the
+// checkpoint. So pieces must differ, which checkpoint_seq sees to. An unknown COMMIT of a piece is fenced first; only then does
 // reading the checkpoint say what became of it.
 //
 // # Interactive transactions
@@ -37,7 +37,8 @@
 //
 // A COPY streams: the guard holds a network buffer of it, whatever its length. A guard that is
 // frozen in a COPY is not idle for Postgres; statement_timeout, which the endpoint sets to
-// Limits.Statement, gives its business locks back.
+// Limits.Statement, gives its business locks back: long after its lease. A line \. alone is
+// refused: Postgres up to 17 would take it for the end and drop the rest without a word.
 //
 // # Arguments
 //

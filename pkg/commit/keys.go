@@ -28,7 +28,7 @@ func checkKeys(body []byte) error {
 		before := d.InputOffset()
 		token, err := d.Token()
 		if err != nil {
-			if err == io.EOF { //nolint:errorlint // as the decoder promises
+			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			return err

@@ -4,7 +4,7 @@
 'use strict'
 
 const { setTimeout: pause } = require('node:timers/promises')
-const { Client } = require('pg')
+const { Client, DatabaseError } = require('pg')
 
 const RETRY = 75
 const TRIES = 5
@@ -18,9 +18,10 @@ async function main() {
       await once()
       return 0
     } catch (error) {
-      // node-postgres gives the SQLSTATE as code; a socket's error has one like ECONNRESET.
-      const state = /^[0-9A-Z]{5}$/.test(error.code) ? error.code : ''
+      // The SQLSTATE is the code of an error of the server's; a socket's has one like EPIPE.
+      const state = error instanceof DatabaseError ? error.code : ''
       console.error(`credit: ${state} ${error.message}`)
+      if (error instanceof TypeError || error instanceof ReferenceError) return 1 // a mistake of this program
       if (state === 'OG002') return 0 // done already
       if (state === '40001' || state === '40P01') await pause(Math.random() * 100 * n) // the whole transaction again
       else if (state === 'OG001' || state === 'OG004') return RETRY // the right to this window is gone: stop

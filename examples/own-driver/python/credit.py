@@ -37,11 +37,18 @@ def main():
                 time.sleep(random.uniform(0, 0.1 * n))
             elif state in ("OG001", "OG004"):  # the right to this window is gone: stop
                 return RETRY
-            elif state == "" or state[:2] in ("08", "57"):  # the connection
+            elif broken(error):
                 return RETRY
             else:
                 return 1
     return RETRY
+
+
+def broken(error):
+    """Whether the connection broke, or somebody cancelled. Without a SQLSTATE psycopg's other errors are mistakes of this program."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return error.sqlstate[:2] in ("08", "57")
 
 
 def book(conn):

@@ -11,7 +11,7 @@ import sys
 import psycopg
 from psycopg.types.json import Jsonb
 
-from credit import RETRY, WINDOW, connect
+from credit import RETRY, WINDOW, broken, connect
 
 PIECE = 2
 
@@ -30,7 +30,7 @@ def main():
             return 0
         # OG001, OG004, OG007: another attempt has the window, or wrote the checkpoint.
         # Also after a COMMIT whose answer was lost: the next attempt finds out.
-        if state in ("", "OG001", "OG004", "OG007", "40001", "40P01") or state[:2] in ("08", "57"):
+        if state in ("OG001", "OG004", "OG007", "40001", "40P01") or broken(error):
             return RETRY
         return 1
 
