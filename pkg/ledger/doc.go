@@ -21,10 +21,11 @@
 //	    │ claim, release,      │   │ rerun
 //	    │ cancel               ▼   │
 //	    └───────────▶ skipped, exhausted, held
-//	                           claim with reopen: running again (not held)
+//	                           claim with reopen_closed_before: running again (not held)
 //
 // skipped (late, overlap, superseded, cancelled) and exhausted are closed: they run again
-// only when a person asks for it, by a claim with reopen or by rerun. held waits for a
+// only when a person asks for it: by a claim with reopen_closed_before, the instant at
+// which the person asked (what was closed later stands), or by rerun. held waits for a
 // person's decision (rerun or cancel). A claim closes the window that it is told not to
 // run; asked again it answers from the record and writes nothing.
 // "Lease ended" is a comparison, never a state. completed is final but for a rerun.
@@ -41,22 +42,37 @@
 // A job_name may carry "#<index>" (of an Indexed Job) and then "@<Job UID>" (a separate
 // manual run): windows of their own. Lock, watermark and grants are those of the base,
 // without both. The lane, in which windows overlap, is the name without "@...": a separate
-// run overlaps with the scheduled windows, the indexes of a window do not with each other.
-// Separate runs stand outside of serial order.
+// run overlaps with the scheduled windows, the indexes of a window do not with each other,
+// nor an index with the job's windows from before it was Indexed. Separate runs stand
+// outside of serial order, and they and other windows never close or stop each other:
+// under skip and replace too one waits for the other.
 //
 // Overlap is judged over all running windows of the lane, whoever claimed them and under
 // whatever terms. Whoever runs beside a window whose lease has ended fences it in the same
 // transaction: it can then never commit, although nobody has taken it over. replace asks
 // the older window to stop (its heartbeats answer cancel) and waits until it has released,
-// so the two are never at once; if it commits first it is completed. A window that was
-// asked to stop and ended is superseded. serial waits while an earlier window is running,
-// failed or held, so a window that fails for ever must be closed: by max_attempts, by
-// cancel. Its look at the earlier windows reads all of the job's since the beginning of
-// order, or since history was pruned.
+// so the two are never at once; if it commits first it is completed. It is asked in the
+// middle of a transaction too, which may be a piece. A window that was asked to stop and
+// ended is superseded, and the newer one, for which it was stopped, is then not closed as
+// late. It is failed, and may be tried again, when a person had asked for it (reran or
+// reopened it) or when the newer window was closed meanwhile: the mark to stop ends with
+// the window that set it. It does not end with that window's Job: when this is deleted
+// before it ran, neither window runs, and rerun brings back the one that is meant.
+//
+// serial waits while an earlier window is running, failed or held, so a window that fails
+// for ever must be closed: by max_attempts, by cancel. Those before since count only while
+// they run. It closes a window as superseded only if that never ran and a later one runs or
+// is completed; one that was tried began in its turn and runs again, but no two windows of
+// a name ever run at once: it waits while a later one runs (reason overlap), and fences it
+// when it is dead. previous is not asked of an index that has no earlier window: it is new
+// to the job. serial's look at the earlier windows reads all of the job's since the
+// beginning of order, or since history was pruned.
 //
 // Attempts count as failures when they failed, crashed, were lost or ended without the
 // commit that was asked for; those that were stopped or never started do not. A rerun or a
-// reopening starts the count anew.
+// reopening starts the count anew. The claim that finds max_attempts reached closes the
+// window, so until somebody asks once more it is failed. start_deadline closes what never
+// ran: attempts that were not-started are no run.
 //
 // # The business transaction
 //
@@ -93,7 +109,10 @@
 // job row; a business transaction never does. Rows of other windows are locked with SKIP
 // LOCKED, never waited for. claim first looks without any lock: a duplicate
 // or a poll writes no WAL. An execution row that is locked belongs to a transaction
-// that is committing: claim answers wait, it never waits itself (SKIP LOCKED).
+// that is committing: claim answers wait, it never waits itself (SKIP LOCKED). A claim that
+// takes locks may not idle in its transaction for more than 5 s, and begin's for two thirds
+// of the lease; both make Postgres notice a client's host that vanished within half a
+// minute (TCP keepalives).
 // Takeover is judged after execution and lease are locked, so that a heartbeat that
 // came between is seen. Claim, heartbeat, release, resolve and a second begin are
 // refused (OG006) inside an armed transaction.

@@ -45,6 +45,16 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"replace", testReplace},
 		{"serial order", testOrder},
 		{"checkpoints, and what people decide", testPeople},
+		{"order closes only what never ran", testOrderKeepsTheTried},
+		{"order begins when nothing earlier runs", testOrderBegins},
+		{"a rerun in order", testOrderRerun},
+		{"an index that is new in order", testOrderOfANewIndex},
+		{"a rerun is replaced, not lost", testReplaceAndRerun},
+		{"a replacement is not late", testReplaceIsNotLate},
+		{"a replacement is called off", testReplaceIsCalledOff},
+		{"separate runs are only waited for", testSeparate},
+		{"what was closed after a person asked", testReopenBefore},
+		{"late, though claimed before", testLateAfterNothing},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
 	}

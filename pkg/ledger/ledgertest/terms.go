@@ -108,7 +108,6 @@ func testOverlap(t *testing.T, s Subject) {
 }
 
 func testReplace(t *testing.T, s Subject) {
-	replace := claim.Terms{Overlap: contract.OverlapReplace}
 	a, b := fresh("shop/a"), next(fresh("shop/a"), 1)
 	asks(t, s, a, claim.Run, claim.First)
 	under(t, s, b, replace, claim.Wait, claim.Replacing)
