@@ -48,7 +48,7 @@ test: test-unit test-cluster ## everything: unit, Postgres and cluster tests
 .PHONY: test-unit
 test-unit: ## unit tests, and those against a private Postgres
 	@test/setup.sh postgres drivers || test -z "$$CI"
-	go test -race $(TESTFLAGS) $$(go list ./... | grep -v -e /test/e2e -e /test/demo -e /test/bench)
+	go test -race -timeout 30m $(TESTFLAGS) $$(go list ./... | grep -v -e /test/e2e -e /test/demo -e /test/bench)
 	cd test/openapi && go test -race $(TESTFLAGS) ./...
 	go test -run '^TestProve' $(TESTFLAGS) ./pkg/guard # a million histories: the race detector would take ten times as long
 
