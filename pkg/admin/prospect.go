@@ -21,8 +21,7 @@ const prospectSQL = `WITH mine AS (
            e.status IN ('running', 'failed', 'held') OR coalesce(l.expires_at >= clock_timestamp(), false) AS open
     FROM onceguard.job_execution e
     LEFT JOIN onceguard.job_lease l ON l.job_name = e.job_name AND l.window_start = e.window_start
-    WHERE (e.job_name = $1 OR e.job_name >= $1 || '#' AND e.job_name < $1 || '$' OR e.job_name >= $1 || '@' AND e.job_name < $1 || 'A')
-      AND e.window_start < $2
+    WHERE e.job_name = ANY (onceguard.names_of($1, 'job_execution')) AND e.window_start < $2
 ), stop AS (
     SELECT m.job_name, m.window_start FROM mine m WHERE m.open ORDER BY m.window_start, m.job_name LIMIT 1
 )

@@ -38,10 +38,10 @@ func grant(ctx context.Context, url, role, statement string, args ...any) error 
 		switch {
 		case !ok:
 			return err
+		case pg.Code == "22023": // the text says all
+			return errors.New(pg.Message)
 		case pg.Code == "42704":
 			return fmt.Errorf("role %q does not exist: create it first, with CREATE ROLE ... LOGIN PASSWORD ...: %w", role, err)
-		case pg.ConstraintName == "pattern_form":
-			return fmt.Errorf(`pattern %q must be a job name like "shop/order-sync", "shop/*" or "*": %w`, args[1], err)
 		case pg.Code == "3F000" || pg.Code == "42883" || pg.Code == "42P01":
 			return fmt.Errorf("this database has no ledger, or an older one: migrate it first: %w", err)
 		case pg.Code == "42501":

@@ -120,8 +120,10 @@ func TestGrantErrors(t *testing.T) {
 	for name, c := range map[string]struct{ url, role, pattern, cure string }{
 		"no ledger":   {empty, role, "*", "migrate it first"},
 		"no role":     {owner, "nobody_here", "*", "CREATE ROLE"},
-		"bad pattern": {owner, role, "shop", "shop/*"},
-		"two stars":   {owner, role, "*/*", "shop/*"},
+		"bad pattern": {owner, role, "shop", `"shop" must be "namespace/name"`},
+		"two stars":   {owner, role, "*/*", `"namespace/*"`},
+		"an index":    {owner, role, "shop/a#1", "without #index"},
+		"a run":       {owner, role, "shop/a@7f", "@run"},
 		"not owner":   {roleURL, role, "*", "only the owner"},
 	} {
 		if err := migrate.GrantJob(ctx, c.url, c.role, c.pattern); err == nil || !strings.Contains(err.Error(), c.cure) {

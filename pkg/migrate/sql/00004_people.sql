@@ -113,8 +113,11 @@ DECLARE
     e onceguard.job_execution;
     expires timestamptz;
 BEGIN
-    IF base IS NULL OR base = '' OR decide.window_start IS NULL OR NOT isfinite(decide.window_start) THEN
-        RAISE EXCEPTION 'job_name and window_start must name a window' USING ERRCODE = 'invalid_parameter_value';
+    IF base IS NULL OR base = '' OR length(decide.job_name) > 1000 THEN
+        RAISE EXCEPTION 'job_name must be 1 to 1000 characters' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF decide.window_start IS NULL OR NOT isfinite(decide.window_start) THEN
+        RAISE EXCEPTION 'window_start must be an instant' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF coalesce(btrim(decide.who), '') = '' OR coalesce(btrim(decide.why), '') = '' THEN
         RAISE EXCEPTION 'who and why must not be empty: they are recorded' USING ERRCODE = 'invalid_parameter_value';
@@ -123,6 +126,7 @@ BEGIN
         RAISE EXCEPTION 'who must be at most 200 and why at most 1000 characters' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM onceguard.be_durable();
+    PERFORM onceguard.be_brief('5 seconds'); -- all claims of the job wait for this transaction
     INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
     SELECT t.closed_before INTO closed FROM onceguard.job t WHERE t.name = base FOR NO KEY UPDATE;
     IF closed > decide.window_start THEN
@@ -167,15 +171,17 @@ BEGIN
         e.generation := e.generation + 1;
         DELETE FROM onceguard.job_checkpoint c WHERE c.job_name = rerun.job_name AND c.window_start = rerun.window_start;
         UPDATE onceguard.job_execution t SET status = 'failed', execution_id = NULL, generation = e.generation, completed_at = NULL, done_xid = NULL,
-            payload_digest = NULL, request_digest = NULL, result = NULL, processed = NULL
+            request_digest = NULL, result = NULL, processed = NULL
         WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
     END IF;
     PERFORM onceguard.end_window(rerun.job_name, rerun.window_start, 'failed', 'rerun', NULL);
-    UPDATE onceguard.job_execution t SET decided = t.attempt WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
+    -- The payload is free again: its being wrong may be the very reason.
+    UPDATE onceguard.job_execution t SET decided = t.attempt, payload_digest = NULL
+    WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
     RETURN e.generation;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.rerun IS 'For the owner: the next claim of this window runs, whatever became of it before; who and why are recorded. A completed window gets a new generation, and its completion is kept in decisions; any other goes on from its checkpoint. The answer is the generation. Refused (55000) while a worker runs, P0002 no such window, OG004 pruned.';
+COMMENT ON FUNCTION onceguard.rerun IS 'For the owner: the next claim of this window runs, whatever became of it before; who and why are recorded. A completed window gets a new generation, and its completion is kept in decisions; any other goes on from its checkpoint. Its payload is free again. The answer is the generation. Refused (55000) while a worker runs, P0002 no such window, OG004 pruned.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.cancel(job_name text, window_start timestamptz, who text, why text) RETURNS void
@@ -193,53 +199,86 @@ BEGIN
     ELSE
         PERFORM onceguard.end_window(cancel.job_name, cancel.window_start, 'skipped', 'cancelled', cancel.who);
     END IF;
+    -- Those that it had asked to stop, to take their place, need not.
+    UPDATE onceguard.job_lease l SET cancel = false, cancel_by = NULL, cancel_for = NULL
+    WHERE l.job_name = cancel.job_name AND l.cancel_for = cancel.window_start;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.cancel IS 'For the owner: this window shall not run, also when nobody has claimed it yet; who and why are recorded. A manual Job, or rerun, opens it again. Refused (55000) while a worker runs, or when it is completed or skipped already; OG004 pruned.';
+COMMENT ON FUNCTION onceguard.cancel IS 'For the owner: this window shall not run, also when nobody has claimed it yet; who and why are recorded. A manual Job, or rerun, opens it again. What it had asked to stop for it may go on. Refused (55000) while a worker runs, or when it is completed or skipped already; OG004 pruned.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.names_of(base text, kept text) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    names text[];
+BEGIN
+    EXECUTE format($q$
+        WITH RECURSIVE n AS ( -- by leaps over the primary key
+            SELECT ($1 || m) COLLATE "C" AS name, ($1 || chr(ascii(m) + 1)) COLLATE "C" AS upto FROM unnest('{#,@}'::text[]) m
+            UNION ALL
+            SELECT (SELECT t.job_name FROM onceguard.%I t WHERE t.job_name > n.name AND t.job_name < n.upto ORDER BY t.job_name LIMIT 1), n.upto
+            FROM n WHERE n.name IS NOT NULL
+        )
+        SELECT array_agg(n.name) FROM n WHERE n.name IS NOT NULL$q$, names_of.kept) INTO names USING names_of.base;
+    RETURN names_of.base || names;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.names_of IS 'Internal: a job''s name, and those of its indexes and separate runs that a table keeps.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.prune(job_name text, upto timestamptz) RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' SET plan_cache_mode = 'force_custom_plan' AS $$
 #variable_conflict use_column
 DECLARE
     most constant int := 5000;
+    names text[];
+    share int;
     closed timestamptz;
+    before timestamptz;
     t text;
 BEGIN
-    IF prune.job_name IS NULL OR prune.job_name ~ '[#@]' THEN
+    IF coalesce(prune.job_name, '') = '' THEN
+        RAISE EXCEPTION 'job_name must not be empty' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF prune.job_name ~ '[#@]' THEN
         RAISE EXCEPTION 'job_name "%" must be without #index and @run: a job is pruned as a whole', prune.job_name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF prune.upto IS NULL OR NOT isfinite(prune.upto) OR prune.upto > clock_timestamp() THEN
         RAISE EXCEPTION 'upto must be an instant in the past, and is %', prune.upto USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM onceguard.be_durable();
-    -- Claims read the watermark under this lock, so none can pass below it.
-    SELECT j.closed_before INTO closed FROM onceguard.job j WHERE j.name = prune.job_name FOR NO KEY UPDATE;
+    SELECT j.closed_before INTO before FROM onceguard.job j WHERE j.name = prune.job_name;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'no window of job "%" was ever claimed', prune.job_name USING ERRCODE = 'no_data_found';
     END IF;
-    -- Never past a window that may still run, or whose worker is not gone; and not more
-    -- windows at once than can be deleted while claims wait.
-    closed := greatest(closed, least(prune.upto,
+    -- Not more windows at once than can be deleted while claims wait: of each name its share.
+    -- Where that ends is found before the lock.
+    names := onceguard.names_of(prune.job_name, 'job_execution');
+    SELECT greatest(1, most / greatest(1, count(*))) INTO share FROM unnest(names) n
+    WHERE EXISTS (SELECT FROM onceguard.job_execution e WHERE e.job_name = n AND e.window_start >= before AND e.window_start < prune.upto
+                  ORDER BY e.window_start OFFSET 1);
+    closed := least(prune.upto, (
+        SELECT min(x.window_start) FROM unnest(names) n CROSS JOIN LATERAL (
+            SELECT e.window_start FROM onceguard.job_execution e WHERE e.job_name = n AND e.window_start >= before AND e.window_start < prune.upto
+            ORDER BY e.window_start OFFSET share LIMIT 1) x));
+
+    PERFORM onceguard.be_durable();
+    PERFORM onceguard.be_brief('5 seconds');
+    -- Claims read the watermark under this lock, so none can pass below it.
+    SELECT j.closed_before INTO before FROM onceguard.job j WHERE j.name = prune.job_name FOR NO KEY UPDATE;
+    names := onceguard.names_of(prune.job_name, 'job_execution');
+    -- Never past a window that may still run, or whose worker is not gone.
+    closed := greatest(before, least(closed,
         (SELECT min(e.window_start) FROM onceguard.job_execution e
-         WHERE (e.job_name = prune.job_name OR e.job_name >= prune.job_name || '#' AND e.job_name < prune.job_name || '$'
-                OR e.job_name >= prune.job_name || '@' AND e.job_name < prune.job_name || 'A')
-           AND e.window_start < prune.upto AND e.status IN ('running', 'failed', 'held')),
+         WHERE e.job_name = ANY (names) AND e.window_start >= before AND e.window_start < closed AND e.status IN ('running', 'failed', 'held')),
         (SELECT min(l.window_start) FROM onceguard.job_lease l
-         WHERE (l.job_name = prune.job_name OR l.job_name >= prune.job_name || '#' AND l.job_name < prune.job_name || '$'
-                OR l.job_name >= prune.job_name || '@' AND l.job_name < prune.job_name || 'A')
-           AND l.window_start < prune.upto AND l.expires_at >= clock_timestamp()),
-        (SELECT x.window_start FROM (
-             SELECT e.window_start, row_number() OVER (ORDER BY e.window_start) AS n, min(e.window_start) OVER () AS oldest FROM onceguard.job_execution e
-             WHERE (e.job_name = prune.job_name OR e.job_name >= prune.job_name || '#' AND e.job_name < prune.job_name || '$'
-                    OR e.job_name >= prune.job_name || '@' AND e.job_name < prune.job_name || 'A')
-               AND e.window_start < prune.upto) x
-         WHERE x.n > most AND x.window_start > x.oldest ORDER BY x.window_start LIMIT 1)));
+         WHERE l.job_name = ANY (names) AND l.window_start >= before AND l.window_start < closed AND l.expires_at >= clock_timestamp())));
     UPDATE onceguard.job j SET closed_before = closed WHERE j.name = prune.job_name AND j.closed_before < closed;
-    FOREACH t IN ARRAY ARRAY['job_execution', 'job_lease', 'job_attempt', 'job_checkpoint', 'job_skip'] LOOP
-        EXECUTE format($q$DELETE FROM onceguard.%I t WHERE t.window_start < $2 AND (t.job_name = $1
-            OR t.job_name >= $1 || '#' AND t.job_name < $1 || '$' OR t.job_name >= $1 || '@' AND t.job_name < $1 || 'A')$q$, t) USING prune.job_name, closed;
+    FOREACH t IN ARRAY ARRAY['job_execution', 'job_lease', 'job_attempt', 'job_checkpoint'] LOOP
+        EXECUTE format('DELETE FROM onceguard.%I t WHERE t.job_name = ANY ($1) AND t.window_start >= $2 AND t.window_start < $3', t)
+            USING names, before, closed;
     END LOOP;
+    -- Late pods skip windows that are closed, also under names that have no window.
+    DELETE FROM onceguard.job_skip s WHERE s.job_name = ANY (onceguard.names_of(prune.job_name, 'job_skip')) AND s.window_start < closed;
     RETURN closed;
 END $$;
 -- +goose StatementEnd
@@ -302,6 +341,10 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     f text;
 BEGIN
+    IF grant_job.pattern IS NULL OR grant_job.pattern ~ '[#@]' OR NOT (grant_job.pattern = '*' OR grant_job.pattern ~ '^[^*]+/(\*|[^*]+)$') THEN
+        RAISE EXCEPTION 'pattern "%" must be "namespace/name", "namespace/*" or "*", without #index and @run: those belong to their job, and a name without a namespace is covered by "*" only',
+            grant_job.pattern USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM onceguard.seal();
     EXECUTE format('GRANT USAGE ON SCHEMA onceguard TO %I', grant_job.role);
     FOREACH f IN ARRAY onceguard.job_functions() LOOP
