@@ -422,6 +422,74 @@ var checks = []check{
 		w.want("the earlier", w.claim(w.a, a, "serial => true"), "skip superseded")
 		w.stored(a, "skipped superseded")
 	}},
+	{"serial runs again what was tried", func(w *world) {
+		a := w.attempt()
+		b := later(a)
+		w.run(a, "first")
+		w.want("release", w.release(a, "failed"), "failed")
+		w.run(b, "first")
+		w.want("beside the later", w.claim(w.a, rig.Again(a.Window), "serial => true"), "wait overlap")
+		w.works(w.b, b)
+		w.run(rig.Again(a.Window), "retry", "serial => true")
+	}},
+	{"serial waits for whatever runs", func(w *world) {
+		a := w.attempt()
+		b := later(a)
+		w.run(a, "first")
+		w.want("the next", w.claim(w.a, b, "serial => true", "since => '"+b.Window.Start.Format(time.RFC3339)+"'"), "wait order")
+	}},
+	{"what a person reran is not superseded", func(w *world) {
+		a := w.attempt()
+		w.run(a, "first")
+		w.want("release", w.release(a, "failed"), "failed")
+		w.want("the rerun", w.say(w.owner, "SELECT onceguard.rerun($1, $2, 'somebody', 'again')", a.Window.JobName, a.Window.Start), "1")
+		again := rig.Again(a.Window)
+		w.run(again, "retry")
+		w.want("the newer", w.claim(w.a, later(a), "overlap => 'replace'"), "wait replacing")
+		w.want("the older's end", w.release(again, "stopped"), "stopped")
+		w.stored(a, "failed")
+	}},
+	{"a replacement is not late", func(w *world) {
+		a := w.attempt()
+		b := later(a)
+		w.run(a, "first")
+		w.want("the newer", w.claim(w.a, b, "overlap => 'replace'"), "wait replacing")
+		w.want("past its deadline", w.claim(w.a, b, "overlap => 'replace'", "start_deadline => '1 second'"), "wait replacing")
+		w.want("the older's end", w.release(a, "stopped"), "stopped")
+		w.run(b, "first", "overlap => 'replace'", "start_deadline => '1 second'")
+	}},
+	{"a mark to stop ends with its window", func(w *world) {
+		a := w.attempt()
+		b := later(a)
+		w.run(a, "first")
+		w.want("the newer", w.claim(w.a, b, "overlap => 'replace'"), "wait replacing")
+		w.want("the newer, too late", w.say(w.owner, `INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, attempt, fencing_token)
+			VALUES ($1, $2, 'skipped', 'late', 0, 0)`, b.Window.JobName, b.Window.Start), "INSERT 0 1")
+		w.want("the older's end", w.release(a, "stopped"), "stopped")
+		w.stored(a, "failed")
+	}},
+	{"a separate run is only waited for", func(w *world) {
+		a := w.attempt()
+		separate := rig.Again(a.Window)
+		separate.Window.JobName += "@u"
+		w.run(separate, "first")
+		b := later(a)
+		w.want("under skip", w.claim(w.a, b, "overlap => 'skip'"), "wait overlap")
+		w.want("under replace", w.claim(w.a, b, "overlap => 'replace'"), "wait overlap")
+		w.want("its heartbeat", w.heartbeat(w.a, separate), "ok")
+	}},
+	{"what was closed later is not reopened", func(w *world) {
+		a := w.attempt()
+		w.want("a person", w.say(w.owner, "SELECT 'done' FROM onceguard.cancel($1, $2, 'somebody', 'not this one')", a.Window.JobName, a.Window.Start), "done")
+		w.want("asked before", w.claim(w.a, a, "reopen_closed_before => '2020-01-01'"), "skip cancelled")
+		w.run(a, "reopened", "reopen_closed_before => 'infinity'")
+	}},
+	{"a claim may not idle", func(w *world) {
+		w.say(w.a, "BEGIN")
+		w.want("a claim", w.claim(w.a, w.attempt()), "run first")
+		w.want("idle_in_transaction_session_timeout", w.say(w.a, "SHOW idle_in_transaction_session_timeout"), "5s")
+		w.commit(w.a)
+	}},
 	{"late once is late for ever", func(w *world) {
 		a := w.attempt()
 		w.want("a late one", w.claim(w.a, a, "start_deadline => '1 second'"), "skip late")

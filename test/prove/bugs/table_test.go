@@ -188,6 +188,37 @@ var bugs = []bug{
 		{"judge_terms", "IF e.status IS NULL AND NOT wanted THEN", "IF false THEN"},
 	}},
 
+	{name: "serial closes what was tried", by: "serial runs again what was tried", in: []edit{
+		{"judge_terms", "IF e.status IS NULL AND NOT wanted THEN", "IF NOT wanted THEN"},
+	}},
+	{name: "serial passes a later one that runs", by: "serial runs again what was tried", in: []edit{
+		{"judge_terms", "IF judge_terms.overlap = 'allow' AND NOT in_order THEN", "IF judge_terms.overlap = 'allow' THEN"},
+	}},
+	{name: "serial forgets what runs when the schedule is edited", by: "serial waits for whatever runs", in: []edit{
+		{"judge_terms", "WHERE r.older", "WHERE false"},
+	}},
+	{name: "a rerun is stopped for good", by: "what a person reran is not superseded", in: []edit{
+		{"release", "onceguard.asked(l) AND e.decided IS NULL", "onceguard.asked(l)"},
+	}},
+	{name: "the old is stopped and the new too late", by: "a replacement is not late", in: []edit{
+		{"judge_terms", "t.superseded_by = judge_terms.window_start", "false"},
+	}},
+	{name: "the new is too late while the old stops", by: "a replacement is not late", in: []edit{
+		{"judge_terms", "l.cancel_for = judge_terms.window_start", "false"},
+	}},
+	{name: "a mark to stop stays", by: "a mark to stop ends with its window", in: []edit{
+		{"asked", "AND t.status IN ('completed', 'exhausted', 'skipped')", "AND false"},
+	}},
+	{name: "a separate run counts as a window of the schedule", by: "a separate run is only waited for", in: []edit{
+		{"running_others", "strpos(l.job_name, '@') > 0 OR strpos(running_others.job_name, '@') > 0", "false"},
+	}},
+	{name: "a manual Job reopens what was decided after it", by: "what was closed later is not reopened", in: []edit{
+		{"claim", "e.updated_at < claim.reopen_closed_before", "claim.reopen_closed_before IS NOT NULL"},
+	}},
+	{name: "a claim may idle", by: "a claim may not idle", in: []edit{
+		{"claim", "brief := onceguard.be_brief('5 seconds');", ""},
+	}},
+
 	// How often, when and with what.
 	{name: "one attempt too many", by: "attempts are counted", in: []edit{
 		{"judge_terms", "judge_terms.max_attempts <= (e.status", "judge_terms.max_attempts < (e.status"},
