@@ -123,7 +123,7 @@ func (s *session) copy(run context.Context, p Copy, rows Stream, idle time.Durat
 	case err == nil:
 		return tag.RowsAffected(), nil
 	case s.run.Err() != nil:
-		return 0, reason(context.Cause(s.run))
+		return 0, gaveUp(run)
 	case broken != nil && (!answered || pg.Code == cancelled):
 		return 0, newError(Invalid, err, "the rows %s; nothing is committed", broken)
 	case run.Err() != nil:
