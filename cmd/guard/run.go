@@ -153,6 +153,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.Func("window-start", "the planned `instant` (RFC 3339)", instant(&c.WindowStart))
 	f.Func("window-end", "the next planned `instant`, if known", instant(&c.WindowEnd))
 	f.Func("window-previous", "the planned `instant` before, if known; with --order serial it is waited for", instant(&c.Previous))
+	f.Func("since", "with --order serial only windows from this `instant` on are waited for (default: all)", instant(&c.Since))
 	f.StringVar(&o.urlFile, "ledger-url-file", "", "`file` that holds the ledger's connection URL")
 	completion := f.String("completion", string(contract.CompletionExitCode), "what completes the window: exit-code or transaction")
 	policies := policyFlags(f)

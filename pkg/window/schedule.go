@@ -75,11 +75,41 @@ func (s Schedule) Contains(t time.Time) bool {
 	return s.Next(t.Add(-time.Second)).Equal(t)
 }
 
-// Previous gives the last instant before t, in UTC; zero when there is none within five
-// years or the instants are not Known.
+// Previous gives the last instant before t that is found by going forward, as the CronJob
+// controller does, in UTC; zero when there is none within five years or the instants are
+// not Known.
 func (s Schedule) Previous(t time.Time) time.Time {
 	// Newest looks at whole seconds, so what is not after t − 1 ns is before t.
-	return s.Newest(t.AddDate(-5, 0, 0), t.Add(-time.Nanosecond))
+	before := func(t time.Time) time.Time { return s.Newest(t.AddDate(-5, 0, 0), t.Add(-time.Nanosecond)) }
+	last := before(t)
+	if last.IsZero() || !s.oddlyShifted(t) {
+		return last
+	}
+	// Where the clock is moved by half an hour, the parser steps over instants of the day
+	// after that Newest finds; nobody makes Jobs for them. So go forward from well before.
+	const far = 36 * time.Hour
+	at := before(t.Add(-far))
+	if earlier := before(at.Add(-far)); !earlier.IsZero() {
+		at = earlier
+	}
+	last = time.Time{}
+	for ; !at.IsZero() && at.Before(t); at = s.Next(at) {
+		last = at
+	}
+	return last
+}
+
+// oddlyShifted reports whether the zone's clock was moved in the two years before t by
+// other than whole hours.
+func (s Schedule) oddlyShifted(t time.Time) bool {
+	const month = 30 * 24 * time.Hour
+	_, now := t.In(s.zone).Zone()
+	for i := range 24 {
+		if _, then := t.Add(-time.Duration(i+1) * month).In(s.zone).Zone(); (now-then)%3600 != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Newest gives the newest instant that is neither before from nor after to, in UTC;

@@ -60,9 +60,7 @@ func TestOverlapSkipsOrWaitsAcrossCronJobs(t *testing.T) {
 	pod := w.running(t, running.Name)
 
 	waits := w.job(t, w.cronJob(t, "third", credit, shared, annotated(contract.AnnotationOverlap, "wait")), third, "third")
-	skips := w.job(t, w.cronJob(t, "second", credit, shared, func(cj *batchv1.CronJob) {
-		cj.Spec.ConcurrencyPolicy = batchv1.ForbidConcurrent // its default is skip
-	}), second, "second")
+	skips := w.job(t, w.cronJob(t, "second", credit, shared, annotated(contract.AnnotationOverlap, "skip")), second, "second")
 	w.ends(t, skips.Name, batchv1.JobComplete)
 	w.event(t, "Job", skips.Name, "WindowSkipped", stamp(first))
 	w.stands(t, second, "skipped/overlap")
@@ -73,6 +71,33 @@ func TestOverlapSkipsOrWaitsAcrossCronJobs(t *testing.T) {
 	w.ends(t, running.Name, batchv1.JobComplete)
 	w.ends(t, waits.Name, batchv1.JobComplete)
 	w.booked(t, 20, 2)
+}
+
+// Under Forbid Kubernetes makes the next Job as soon as the one before is gone, also while
+// its pod still ends. That window waits, and runs.
+func TestForbidWaitsForAPodThatStillEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	forbid := func(cj *batchv1.CronJob) {
+		cj.Spec.ConcurrencyPolicy = batchv1.ForbidConcurrent
+		grace := int64(120)
+		podSpec(cj).TerminationGracePeriodSeconds = &grace
+	}
+	older, newer := pastWindow(2), pastWindow(1)
+	cj := w.cronJob(t, "forbid", `test "$ONCEGUARD_WINDOW_START" = `+stamp(newer)+` && { `+credit+`; exit; }
+trap 'until test -e /tmp/go; do sleep 0.2; done; exit 1' TERM; echo working; while true; do sleep 0.2; done`, forbid)
+	old := w.job(t, cj, older, "forbid")
+	pod := w.running(t, old.Name)
+	if _, err := w.Kubectl(t.Context(), "delete", "job", old.Name, "-n", w.ns, "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	next := w.job(t, cj, newer, "forbid")
+	w.says(t, next.Name, "waits until another one of the job", stamp(older), pod.Name)
+	w.booked(t, 0, 0)
+	w.exec(t, pod.Name, "worker", "touch /tmp/go")
+	w.ends(t, next.Name, batchv1.JobComplete)
+	w.booked(t, 10, 1)
+	w.stands(t, newer, "completed")
 }
 
 // A newer window replaces an older one of another CronJob: the older worker is gone
