@@ -58,6 +58,8 @@ func (p *program) cancelCommand() *cobra.Command {
 		Short: "Close a window that shall not run",
 		Long: `Close a window that shall not run: one that failed, is held or exhausted, or that
 nobody has claimed yet. Refused while a worker runs, and when it is done or skipped.
+Of a window that nobody has claimed the job must be in the record, and the instant one of
+its schedule; an index (NAME#3) may be one that never came. --off-schedule takes any.
 
 JOB is NAME (in the namespace), NAMESPACE/NAME or the full name of the record; WINDOW is
 its start as in 2026-11-30T13:18:00Z. Who, why and the database's login are recorded.
@@ -92,7 +94,7 @@ func (p *program) decisionCommand(d decision, c *cobra.Command) *cobra.Command {
 	c.Flags().StringVar(&d.by, "by", "", "who decides (default: the Kubernetes user of the current context, else user@host)")
 	c.Flags().BoolVar(&d.dryRun, "dry-run", false, "say what it would do, and change nothing")
 	if d.what == cancel {
-		c.Flags().BoolVar(&d.offSchedule, "off-schedule", false, "also a window that nobody has claimed and that the job's last known schedule does not have")
+		c.Flags().BoolVar(&d.offSchedule, "off-schedule", false, "also a window that nobody has claimed and that the job's last known schedule does not have, and a job that the record does not know")
 	}
 	return c
 }
@@ -124,6 +126,9 @@ func (p *program) decide(ctx context.Context, d decision) error {
 	}
 	defer ledger.close(ctx)
 	found, err := p.findJob(ctx, ledger, namespace, d.job, &d.start)
+	if errors.Is(err, errNoJob) && d.what == cancel {
+		found, err = p.newName(ctx, ledger, namespace, d)
+	}
 	if err != nil {
 		return needsOwner(err)
 	}
@@ -177,6 +182,34 @@ func (p *program) decide(ctx context.Context, d decision) error {
 	return p.decided(d, after)
 }
 
+// newName gives the full name of an index that has no window yet, or with --off-schedule of
+// any job: one that a later window may wait for can be cancelled before it ever came.
+func (p *program) newName(ctx context.Context, ledger *connection, namespace string, d decision) (audit.Job, error) {
+	b := base(d.job)
+	names, err := p.jobsToPrune(ctx, ledger, namespace, b)
+	switch {
+	case errors.Is(err, errNoJob) && d.offSchedule:
+		full := d.job
+		if namespace != "" {
+			full = namespace + "/" + d.job
+		}
+		return audit.Job{JobName: full}, nil
+	case errors.Is(err, errNoJob):
+		return audit.Job{}, fmt.Errorf("%w; a job that never claimed a window is cancelled with --off-schedule", err)
+	case err != nil:
+		return audit.Job{}, err
+	}
+	found := audit.Job{JobName: names[0] + strings.TrimPrefix(d.job, b)}
+	jobs, err := audit.Jobs(ctx, ledger, "", names[0], 1)
+	if err != nil {
+		return audit.Job{}, ledger.explain(err)
+	}
+	if len(jobs) > 0 {
+		found.ClosedBefore = jobs[0].ClosedBefore // is that of the whole job
+	}
+	return found, nil
+}
+
 // maxNewest is how many windows are looked through for a schedule.
 const maxNewest = 50
 
@@ -190,12 +223,12 @@ func (p *program) mayCome(ctx context.Context, ledger *connection, job audit.Job
 	if offSchedule {
 		return nil
 	}
-	newest, _, err := audit.Windows(ctx, ledger, audit.Filter{Job: job.JobName, Limit: maxNewest})
+	newest, _, err := audit.Windows(ctx, ledger, audit.Filter{Job: base(job.JobName), Limit: maxNewest})
 	if err != nil {
 		return needsOwner(ledger.explain(err))
 	}
 	// One that a person cancelled before it came has none.
-	i := slices.IndexFunc(newest, func(x audit.Window) bool { return x.JobName == job.JobName && x.Schedule != nil })
+	i := slices.IndexFunc(newest, func(x audit.Window) bool { return base(x.JobName) == base(job.JobName) && x.Schedule != nil })
 	if i < 0 {
 		return nil
 	}
@@ -241,6 +274,17 @@ func stateBefore(d audit.Decision) (w was, text string) {
 	return w, text
 }
 
+// doneBefore is when the work of an earlier generation was done, for a window that was
+// opened again since; empty when it was not.
+func doneBefore(decisions []audit.Decision) string {
+	for _, d := range slices.Backward(decisions) {
+		if old, _ := stateBefore(d); old.Status == "completed" {
+			return fmt.Sprintf("generation %d, completed %s", old.Generation, instant(old.CompletedAt))
+		}
+	}
+	return ""
+}
+
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -261,6 +305,9 @@ func (p *program) decided(d decision, after audit.Story) error {
 	switch {
 	case d.what == cancel:
 		fmt.Fprintln(p.stdout, "skipped (cancelled): its pods end with 0 and do nothing. A manual Job that means this window, or kubectl onceguard rerun, opens it again.")
+		if done := doneBefore(after.Decisions); done != "" {
+			fmt.Fprintf(p.stdout, "Its work was done before (%s): that is not undone.\n", done)
+		}
 		return nil
 	case x.Generation != old.Generation:
 		fmt.Fprintf(p.stdout, "open as generation %d, with another idempotency key: its work is done once more, and nothing of the earlier run is undone.\n", x.Generation)

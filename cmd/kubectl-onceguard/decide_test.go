@@ -96,6 +96,10 @@ func TestDecisionsAreRefused(t *testing.T) {
 		"cancel of a pruned window":     {[]string{"cancel", "lab/old", at(1)}, 1, []string{"closed", at(2)}},
 		"cancel of a separate run":      {[]string{"cancel", "lab/probe", at(4)}, 1, []string{"lab/probe@4e1b is a separate run", "lab/probe "}},
 		"cancel of no instant":          {[]string{"cancel", orderSync, "2020-05-04T10:30:00Z"}, 1, []string{"no instant of the schedule 0 * * * * Asia/Shanghai", at(10), at(11), "--off-schedule"}},
+		"cancel of an index's no time":  {[]string{"cancel", "shop/order-sync#3", "2020-05-04T10:30:00Z"}, 1, []string{"no instant of the schedule 0 * * * * Asia/Shanghai", "--off-schedule"}},
+		"cancel of no one's run":        {[]string{"cancel", "shop/order-sync@4e1b", at(10)}, 1, []string{"is a separate run", "name its job shop/order-sync"}},
+		"cancel of an unknown job":      {[]string{"cancel", "shop/none#0", at(1)}, 1, []string{"no job shop/none", "--off-schedule"}},
+		"cancel of a pruned index":      {[]string{"cancel", "lab/old#1", at(1)}, 1, []string{"closed", at(2)}},
 		"cancel of the latest":          {[]string{"cancel", orderSync, "latest"}, 2, []string{"WINDOW latest"}},
 		"a reason of spaces":            {[]string{"rerun", orderSync, at(1), "--reason", " "}, 2, []string{"--reason is missing"}},
 		"a reason that is too long":     {[]string{"rerun", orderSync, at(1), "--reason", long}, 2, []string{"--reason has 1001 characters", "at most 1000"}},
@@ -144,6 +148,38 @@ func TestCancel(t *testing.T) {
 	// An instant in another zone is the same window.
 	b.run("rerun", orderSync, "2020-05-04T18:00:00+08:00", "--reason", "after all").ok(t).has(t, at(10), "was skipped (cancelled)")
 	b.run("show", orderSync, at(10)).ok(t).has(t, "cancel by ann", "it was never claimed: done by hand", "it was skipped (cancelled): after all")
+}
+
+// A later window may wait for an index that never came, or for a job that the record does
+// not know yet: both can be cancelled.
+func TestCancelOfANameWithoutWindows(t *testing.T) {
+	b := newBook(t)
+	b.states()
+	const index = "shop/order-sync#3"
+	b.run("cancel", index, at(10), "--reason", "never made").ok(t).has(t, "of "+index+" was never claimed", "skipped (cancelled)")
+	b.run("cancel", "order-sync#4", at(10), "-n", "shop", "--reason", "never made").ok(t).has(t, "of shop/order-sync#4 was never claimed")
+	b.run("cancel", "none#0", at(10), "-n", "shop", "--reason", "never made", "--off-schedule").ok(t).has(t, "of shop/none#0 was never claimed")
+	for _, job := range []string{index, "shop/order-sync#4", "shop/none#0"} {
+		b.claim(job, hour(10))
+		if s := b.state(job, 10); s != "skipped" {
+			t.Errorf("%s is %q", job, s)
+		}
+	}
+}
+
+// Work that was done stays visible when the window is opened again, and then cancelled.
+func TestDoneBeforeStaysVisible(t *testing.T) {
+	b := newBook(t)
+	b.done(orderSync, hour(1))
+	b.run("rerun", orderSync, at(1), "--reason", "oops").ok(t)
+	b.run("cancel", orderSync, at(1), "--reason", "not after all").ok(t).has(t, "Its work was done before (generation 1, completed ", "that is not undone")
+	b.run("show", orderSync, at(1)).ok(t).has(t, "skipped (cancelled)", "Done before    generation 1, completed ")
+	b.release(orderSync, hour(2), b.claim(orderSync, hour(2)), "failed", 1)
+	r := b.run("cancel", orderSync, at(2), "--reason", "x").ok(t)
+	r.stdout += b.run("show", orderSync, at(2)).ok(t).stdout
+	if strings.Contains(strings.ToLower(r.stdout), "done before") {
+		t.Errorf("it was never done: %s", r.stdout)
+	}
 }
 
 func TestWhoDecides(t *testing.T) {

@@ -309,7 +309,7 @@ func TestRights(t *testing.T) {
 	if r = plugin(t, nil, "grant", role, "shop/%/x*", "--ledger-url-file", ownerFile); r.code == 0 {
 		t.Error("a bad pattern was granted")
 	}
-	r.has(t, "shop/*")
+	r.has(t, "namespace/*")
 	if r = plugin(t, nil, "grant", "nobody_here", "*", "--ledger-url-file", ownerFile); r.code == 0 {
 		t.Error("granted to a role that does not exist")
 	}

@@ -31,6 +31,10 @@ func (p *program) pruneCommand() *cobra.Command {
 		Long: `Close the windows of a job before an instant for ever, and delete their record. A late
 pod for one of them skips (closed). Decisions by people stay.
 
+All windows before it are closed, also those without a record: one that no pod has claimed
+yet, and one whose pods still wait for another window or their turn, never runs. Keep
+more than a Job can be late or retried: less than a day is warned about.
+
 It never passes a window that may still run: one that is running, failed or held, or whose
 lease has ended. It goes as far as it can, names that window and exits with 1.
 The indexes and separate runs of a job go with it. Needs the URL of the ledger's owner.`,
@@ -131,6 +135,10 @@ func (p *program) prune(ctx context.Context, what prunable) error {
 	if err != nil {
 		return err
 	}
+	if len(jobs) > 0 && now.Sub(upto) < leastAge {
+		fmt.Fprintf(p.stderr, "Warning: %s is less than a day ago. Windows before it that have no record, also those whose pods still wait or are yet to come, never run.\n",
+			instant(&upto))
+	}
 	if len(jobs) == 0 {
 		fmt.Fprintf(p.stderr, "There are no jobs in %s.\n", ledger.name)
 	}
@@ -146,6 +154,10 @@ func (p *program) prune(ctx context.Context, what prunable) error {
 	}
 	return errors.Join(failed...)
 }
+
+// leastAge is how old windows should be that are closed: Kubernetes starts Jobs late, and
+// pods wait for other windows.
+const leastAge = 24 * time.Hour
 
 // maxJobs bounds the jobs of one command.
 const maxJobs = 100_000
@@ -231,7 +243,7 @@ func (p *program) stopped(ctx context.Context, ledger *connection, job string, u
 		return needsOwner(ledger.explain(err))
 	}
 	x := told.Window
-	decide := fmt.Sprintf("kubectl onceguard cancel %s %s --reason TEXT", stop.JobName, instant(&stop.Start))
+	decide := fmt.Sprintf("kubectl onceguard cancel %s %s %s", stop.JobName, instant(&stop.Start), byOwner)
 	var why string
 	switch x.State {
 	case audit.Running, audit.Done:
@@ -239,7 +251,7 @@ func (p *program) stopped(ctx context.Context, ledger *connection, job string, u
 	case audit.LeaseEnded:
 		why = fmt.Sprintf("%s died: let it be tried again, or close it (%s)", holder(x), decide)
 	case audit.Held:
-		why = fmt.Sprintf("it is held until a person decides: kubectl onceguard rerun, or close it (%s)", decide)
+		why = fmt.Sprintf("it is held until a person decides: kubectl onceguard rerun likewise, or close it (%s)", decide)
 	case audit.Failed, audit.Exhausted, audit.Skipped:
 		why = fmt.Sprintf("it may be tried again: let it, or close it (%s)", decide)
 	}
@@ -260,6 +272,9 @@ func (p *program) namespaceOf(job string) (string, error) {
 	return namespace, nil
 }
 
+// errNoJob begins an error about a name that the record does not know.
+var errNoJob = errors.New("no job")
+
 func noJob(name string, ledger *connection) error {
-	return fmt.Errorf("no job %s in %s: kubectl onceguard windows -A lists what there is", name, ledger.name)
+	return fmt.Errorf("%w %s in %s: kubectl onceguard windows -A lists what there is", errNoJob, name, ledger.name)
 }

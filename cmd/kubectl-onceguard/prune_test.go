@@ -6,6 +6,23 @@ import (
 	"time"
 )
 
+// Windows without a record are closed too, so a young instant is warned about.
+func TestPruneWarnsOfYoungWindows(t *testing.T) {
+	b := newBook(t)
+	b.done(orderSync, hour(1))
+	for _, c := range []struct {
+		age   string
+		warns bool
+	}{{"25h", false}, {"23h", true}} {
+		for _, flag := range []string{"--dry-run=true", "--dry-run=false"} {
+			r := b.run("prune", orderSync, "--older-than", c.age, flag).ok(t)
+			if got := strings.Contains(r.stderr, "less than a day ago") && strings.Contains(r.stderr, "wait"); got != c.warns {
+				t.Errorf("%s %s: %s", c.age, flag, r.stderr)
+			}
+		}
+	}
+}
+
 func TestPrune(t *testing.T) {
 	b := newBook(t)
 	b.states()
@@ -23,7 +40,7 @@ func TestPrune(t *testing.T) {
 		}
 		r := b.run(args...)
 		r.fails(t, 1, orderSync+": 1 window before "+at(2), "is not pruned up to "+midnight, "window "+at(2)+" of "+orderSync+" is failed",
-			"cancel "+orderSync+" "+at(2)+" --reason TEXT")
+			"cancel "+orderSync+" "+at(2)+" --reason TEXT --ledger-url-file OWNER_URL")
 		if got, want := b.state(orderSync, 1) == "", flag == ""; got != want {
 			t.Errorf("%q: hour 1 is deleted: %v", flag, got)
 		}
@@ -106,7 +123,7 @@ func TestStatesAreTold(t *testing.T) {
 	for h, words := range map[int][]string{
 		1: {"3 pods: 2 completed, 1 busy", "3 prevented"},
 		2: {"failed, may be retried", "Checkpoint     2"},
-		3: {"exhausted: ", "mend the cause, then kubectl onceguard rerun " + orderSync + " " + at(3)},
+		3: {"exhausted: ", "mend the cause, then kubectl onceguard rerun " + orderSync + " " + at(3) + " --reason TEXT --ledger-url-file OWNER_URL"},
 		4: {"held: ", "kubectl onceguard rerun " + orderSync + " " + at(4), "or cancel", "crashed (137)"},
 		5: {"skipped (late): its start-deadline passed", "Closed by      shop/order-sync-"},
 		6: {"skipped (superseded): a newer window", "Closed by      shop/order-sync-"},

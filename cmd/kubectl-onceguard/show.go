@@ -173,6 +173,7 @@ func (p *program) storyTable(s audit.Story) error {
 	row("To do", toDo(x))
 	row("Closed by", text(x.ClosedBy))
 	row("Completed", instant(x.CompletedAt))
+	row("Done before", doneBefore(s.Decisions))
 	row("Took", seconds(x.DurationSeconds))
 	row("Processed", number(x.Processed))
 	row("Attempts", fmt.Sprint(x.Attempts))
@@ -278,7 +279,7 @@ func state(x audit.Window) string {
 	case x.State == audit.Failed:
 		return "failed, may be retried"
 	case x.State == audit.Held:
-		return "held: an attempt crashed, and a person is to decide"
+		return "held: an attempt crashed or lost its lease, and a person is to decide"
 	case x.State == audit.Exhausted:
 		return "exhausted: it has failed as often as it may"
 	case x.State == audit.Skipped:
@@ -295,9 +296,12 @@ var skipMeaning = map[string]string{
 	string(claim.Cancelled):  "a person decided that it shall not run",
 }
 
+// byOwner are the flags without which nothing is decided.
+const byOwner = "--reason TEXT --ledger-url-file OWNER_URL"
+
 // toDo is what a person can do about a window that does not go on by itself.
 func toDo(x audit.Window) string {
-	again := fmt.Sprintf("kubectl onceguard rerun %s %s --reason TEXT", printable(x.JobName), instant(&x.WindowStart))
+	again := fmt.Sprintf("kubectl onceguard rerun %s %s %s", printable(x.JobName), instant(&x.WindowStart), byOwner)
 	switch x.State {
 	case audit.Held:
 		return again + ", or cancel likewise"
