@@ -165,7 +165,8 @@ func outcome(code int, body []byte, err error) (exit int, again bool) {
 // over, or that nobody knows any more, cannot be asked again, but the next attempt can do
 // the work.
 func inTransaction(code int, body []byte, err error) (exit int, again bool) {
-	over := code == 404 || code == 410 || code == 503 && failure(body) != "unknown_outcome"
+	named := failure(body)
+	over := code == 404 || code == 410 || code == 503 && (named == "ledger_unavailable" || named == "not_committed")
 	if err == nil && over {
 		return contract.ExitRetry, false
 	}
