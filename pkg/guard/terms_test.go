@@ -41,19 +41,23 @@ func TestTerms(t *testing.T) {
 			PayloadDigest: "sha256:a", HoldOnCrash: true, ReopenBefore: asked,
 		}},
 		{
-			"a manual Job is not closed by what runs", contract.SourceManual, contract.Policies{Overlap: contract.OverlapSkip},
+			"a manual Job is not closed by what runs", contract.SourceManual,
+			contract.Policies{Overlap: contract.OverlapSkip},
 			claim.Terms{Overlap: contract.OverlapWait, ReopenBefore: asked},
 		},
 		{
-			"a scheduled window is", contract.SourceName, contract.Policies{Overlap: contract.OverlapSkip},
+			"a scheduled window is", contract.SourceName,
+			contract.Policies{Overlap: contract.OverlapSkip},
 			claim.Terms{Overlap: contract.OverlapSkip},
 		},
 		{
-			"a run of its own neither", contract.SourceSeparate, contract.Policies{Overlap: contract.OverlapSkip},
+			"a run of its own neither", contract.SourceSeparate,
+			contract.Policies{Overlap: contract.OverlapSkip},
 			claim.Terms{Overlap: contract.OverlapWait},
 		},
 		{
-			"a run of its own beside others, when they may", contract.SourceSeparate, contract.Policies{Overlap: contract.OverlapAllow},
+			"a run of its own beside others, when they may", contract.SourceSeparate,
+			contract.Policies{Overlap: contract.OverlapAllow},
 			claim.Terms{Overlap: contract.OverlapAllow},
 		},
 		{"a run of its own stops nobody", contract.SourceSeparate, all, claim.Terms{
