@@ -317,7 +317,7 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 	if often(attempts, 4) {
 		t.MaxAttempts = 1 + r.rnd.IntN(3)
 	}
-	if r.rnd.IntN(8) == 0 || t.Overlap == contract.OverlapReplace && r.rnd.IntN(3) == 0 {
+	if r.rnd.IntN(8) == 0 || (r.focus == attempts || t.Overlap == contract.OverlapReplace) && r.rnd.IntN(3) == 0 {
 		t.StartDeadline = []time.Duration{time.Second, 200 * 365 * 24 * time.Hour}[r.rnd.IntN(2)]
 	}
 	if often(ordered, 4) {

@@ -67,7 +67,7 @@ func TestProveModelNoticesEachBrokenRule(t *testing.T) {
 		{"a separate run counts as another window", "running_others", "strpos(l.job_name, '@') > 0 OR strpos(running_others.job_name, '@') > 0", "false"},
 		{"a separate run is judged like a window", "running_others", "OR strpos(running_others.job_name, '@') > 0", ""},
 		{"replace does not ask", "judge_terms", "stop := stop AND judge_terms.overlap = 'replace'", "stop := false AND judge_terms.overlap = 'replace'"},
-		{"replace a newer one", "judge_terms", "matters := CASE WHEN committing", "newer := false; matters := CASE WHEN committing"},
+		{"replace a newer one", "judge_terms", "judge_terms.overlap = 'replace' AND NOT o.older THEN 3 ELSE 2", "false THEN 3 ELSE 2"},
 		{"a wanted window is superseded", "judge_terms", "most = 3 AND NOT wanted THEN", "most = 3 THEN"},
 		{"asked to stop and dead, it runs again", "judge_terms", "IF asked_to_stop AND NOT wanted THEN", "IF false THEN"},
 		{"asked to stop, a person asked for it", "judge_terms", "IF asked_to_stop AND NOT wanted THEN", "IF asked_to_stop THEN"},
