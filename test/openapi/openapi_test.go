@@ -20,10 +20,11 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"go.uber.org/zap"
+
 	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/commit"
 	"github.com/onceguard/onceguard/pkg/localapi"
-	"go.uber.org/zap"
 )
 
 const (
