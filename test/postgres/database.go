@@ -116,7 +116,7 @@ func Login(t testing.TB, ownerURL string) (role, roleURL string) {
 // Exec runs SQL as the superuser, statement by statement.
 func (s *Server) Exec(t testing.TB, database string, sql ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	c, err := pgx.Connect(ctx, s.SocketURL(database))
 	if err != nil {

@@ -18,6 +18,9 @@ const (
 	parallel = 12
 	// tooMany violations end a proof.
 	tooMany = 10
+	// atMost is how often cuts are made that must show something. Each of them shows it by
+	// itself: the place of the cut decides. More than once is for what a busy machine hides.
+	atMost = 20
 )
 
 // cut is one trial: an operation, and where it is broken and how.
@@ -51,12 +54,12 @@ func cuts(op operation, m pgproxy.Message, patient bool, random *rand.Rand) (all
 	return all
 }
 
-// record gives the messages of an undisturbed operation, and demands that they are always
-// the same.
+// record gives the messages of an undisturbed operation, and demands that they are the
+// same twice in a row: a question that a busy machine has answered late is asked again.
 func record(t *testing.T, w *worker, op operation) []pgproxy.Message {
 	t.Helper()
-	var runs [2][]pgproxy.Message
-	for i := range runs {
+	var last []pgproxy.Message
+	for range 10 {
 		seen, _, err := w.trial(t.Context(), op, nil, false)
 		if err != nil {
 			t.Fatalf("%s, undisturbed: %v", op.name, err)
@@ -65,12 +68,13 @@ func record(t *testing.T, w *worker, op operation) []pgproxy.Message {
 		slices.SortStableFunc(seen, func(a, b pgproxy.Message) int {
 			return cmp.Or(a.Conn-b.Conn, strings.Compare(string(a.Direction), string(b.Direction)), a.Index-b.Index)
 		})
-		runs[i] = seen
+		if slices.Equal(last, seen) {
+			return seen
+		}
+		last = seen
 	}
-	if !slices.Equal(runs[0], runs[1]) {
-		t.Fatalf("%s: the messages differ between two runs:\n%v\n%v", op.name, runs[0], runs[1])
-	}
-	return runs[0]
+	t.Fatalf("%s: the messages differ from run to run, the last were\n%v", op.name, last)
+	return nil
 }
 
 func crew(t *testing.T, sslmode string) []*worker {
@@ -171,8 +175,7 @@ func TestProveCutsInARow(t *testing.T) {
 		faults []pgproxy.Fault
 		gaps   []int // messages between a fault and the next
 	}
-	tasks := make([]row, prove.Times(100, 2000))
-	for i := range tasks {
+	draw := func() row {
 		n := random.IntN(len(operations))
 		r := row{op: operations[n], first: sequences[n][random.IntN(len(sequences[n]))]}
 		for range 2 + random.IntN(2) {
@@ -180,11 +183,11 @@ func TestProveCutsInARow(t *testing.T) {
 			r.faults = append(r.faults, pgproxy.Fault{Kind: kind, After: random.IntN(2) == 0})
 			r.gaps = append(r.gaps, 1+random.IntN(60))
 		}
-		tasks[i] = r
+		return r
 	}
 	var mu sync.Mutex
 	happened, violations := map[int]int{}, 0
-	each(workers, tasks, func(w *worker, r row) {
+	trial := func(w *worker, r row) {
 		_, fired, err := w.trial(t.Context(), r.op, inARow(r.first.Point, r.faults, r.gaps), false)
 		mu.Lock()
 		defer mu.Unlock()
@@ -193,12 +196,22 @@ func TestProveCutsInARow(t *testing.T) {
 			violations++
 			t.Errorf("%s, %v at %q, after %v messages: %v; fired %q", r.op.name, r.faults, r.first, r.gaps, err, fired)
 		}
-	})
+	}
+	trials := 0
+	// Of a hundred some forty are cut twice and some thirty three times.
+	for trials == 0 || trials < 1000 && violations == 0 && (happened[2] == 0 || happened[3] == 0) {
+		tasks := make([]row, prove.Times(80, 2000))
+		for i := range tasks {
+			tasks[i] = draw()
+		}
+		each(workers, tasks, trial)
+		trials += len(tasks)
+	}
 	if happened[2] == 0 || happened[3] == 0 {
 		t.Errorf("cuts in a row: %v", happened)
 	}
 	prove.Report(t, "nor does one that breaks again while it is asked what happened",
-		"%d trials, %d with two cuts, %d with three, %d violations", len(tasks), happened[2], happened[3], violations)
+		"%d trials, %d with two cuts, %d with three, %d violations", trials, happened[2], happened[3], violations)
 }
 
 // inARow is the rule of the first fault at a point and each other one so many messages

@@ -32,7 +32,7 @@ const (
 	lease = 10 * time.Minute
 	// patience bounds one question of a client over a connection that works, and every
 	// wait of the harness.
-	patience = 45 * time.Second
+	patience = 2 * time.Minute
 	// impatience is how long a client waits for a connection that says nothing any more.
 	impatience = 60 * time.Millisecond
 	// askedAtMost bounds how often a client asks.

@@ -94,16 +94,24 @@ func TestProveCutsFindNaiveClients(t *testing.T) {
 		for _, m := range record(t, workers[0], op) {
 			tasks = append(tasks, cut{op, m, pgproxy.Fault{Kind: pgproxy.Cut}}, cut{op, m, pgproxy.Fault{Kind: pgproxy.Cut, After: true}})
 		}
-		each(workers, tasks, func(w *worker, k cut) {
-			if _, _, err := w.trial(t.Context(), op, pgproxy.At(k.at.Point, k.fault), false); err != nil {
-				t.Errorf("%s: %v", k, err)
-			}
-		})
-		if blind := found[2] == 0; !c.resend && blind || c.resend && found[0] == 0 {
+		harm, made := 2, 0
+		if c.resend {
+			harm = 0
+		}
+		// A cut behind COMMIT, or before it, does harm every time.
+		for made < atMost*len(tasks) && found[harm] == 0 && !t.Failed() {
+			each(workers, tasks, func(w *worker, k cut) {
+				if _, _, err := w.trial(t.Context(), op, pgproxy.At(k.at.Point, k.fault), false); err != nil {
+					t.Errorf("%s: %v", k, err)
+				}
+			})
+			made += len(tasks)
+		}
+		if found[harm] == 0 {
 			t.Errorf("%s: effects by how often they are there: %v; the proof is blind", c.name, found)
 		}
 		prove.Report(t, "the same cuts show what a client without the fence does ("+c.name+")",
-			"%d cuts: %d times the effect is there twice, %d times never though success was reported", len(tasks), found[2], found[0])
+			"%d cuts: %d times the effect is there twice, %d times never though success was reported", made, found[2], found[0])
 	}
 }
 
@@ -141,19 +149,22 @@ func TestProveCutsFindAReader(t *testing.T) {
 		tasks = append(tasks, cut{op, m, pgproxy.Fault{Kind: pgproxy.CutClient}})
 	}
 	var mu sync.Mutex
-	found := 0
-	each(workers, tasks, func(w *worker, c cut) {
-		_, _, err := w.trial(t.Context(), op, pgproxy.At(c.at.Point, c.fault), false)
-		mu.Lock()
-		defer mu.Unlock()
-		if err == nil {
-			return
-		}
-		found++
-		t.Logf("found: %s: %v", c, err)
-	})
+	found, made := 0, 0
+	// COMMIT reaches the server after the look, always: the proxy keeps it until then.
+	for ; found == 0 && made < atMost*len(tasks); made += len(tasks) {
+		each(workers, tasks, func(w *worker, c cut) {
+			_, _, err := w.trial(t.Context(), op, pgproxy.At(c.at.Point, c.fault), false)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				return
+			}
+			found++
+			t.Logf("found: %s: %v", c, err)
+		})
+	}
 	if found == 0 {
 		t.Error("the proof is blind")
 	}
-	prove.Report(t, "the same cuts show what reading instead of resolving does", "%d cuts, %d untrue answers", len(tasks), found)
+	prove.Report(t, "the same cuts show what reading instead of resolving does", "%d cuts, %d untrue answers", made, found)
 }

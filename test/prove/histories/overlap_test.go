@@ -47,8 +47,9 @@ func TestProveOverlapWithoutFenceIsSeen(t *testing.T) {
 	if _, err := rig.Break(t.Context(), o.owner, "claim", "IF fence THEN", "IF false THEN"); err != nil {
 		t.Fatal(err)
 	}
+	// A job has one or several, seldom none: 400 of them without any are no accident.
 	n := 0
-	for ; n < 40 && o.overtaken() == 0; n++ {
+	for ; n < 400 && o.overtaken() == 0; n++ {
 		o.job(t, n, contract.OverlapWait)
 	}
 	if o.overtaken() == 0 {

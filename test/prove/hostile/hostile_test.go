@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds one attack.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // tally counts outcomes.
 type tally map[outcome]int

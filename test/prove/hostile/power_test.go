@@ -32,10 +32,7 @@ func TestProveHostileSQLHasPower(t *testing.T) {
 			w := newWorld(t)
 			p.remove(w)
 			baseline := w.others()
-			for n, k := range attacks {
-				if !p.which(k) {
-					continue
-				}
+			try := func(n int, k attack) {
 				got, _ := w.own(n, k, p.by)
 				now := w.others()
 				// An armed row stays where the barrier is missing; that by itself is no harm.
@@ -43,6 +40,15 @@ func TestProveHostileSQLHasPower(t *testing.T) {
 					broken[p.name]++
 				}
 				baseline = now
+			}
+			// Nothing here is left to chance: one attack succeeds or not by what it says. More
+			// rounds are for one whose session a busy machine has hindered.
+			for round := 0; round < 5 && broken[p.name] == 0; round++ {
+				for n, k := range attacks {
+					if p.which(k) {
+						try(round*len(attacks)+n, k)
+					}
+				}
 			}
 			if broken[p.name] == 0 {
 				t.Error("nothing was broken without it: the table is blind")

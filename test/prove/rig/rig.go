@@ -107,6 +107,15 @@ const (
 	CompleteSQL = "SELECT onceguard.complete($1, $2, $3)"
 )
 
+// BeginInsistent begins a's transaction with the limit on its idling switched off. Both go
+// out at once: in between a busy machine could idle for longer than the lease.
+func BeginInsistent(ctx context.Context, tx pgx.Tx, a claim.Attempt) error {
+	var b pgx.Batch
+	b.Queue(BeginSQL, Args(a)...)
+	b.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
+	return tx.SendBatch(ctx, &b).Close()
+}
+
 // Break replaces text in the definition of one function of the ledger and gives the
 // SQL that mends it. A text that is not there is an error: the bug would be none.
 func Break(ctx context.Context, owner *pgx.Conn, function, old, instead string) (mend string, err error) {

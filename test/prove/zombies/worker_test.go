@@ -149,13 +149,13 @@ func (z *zombie) driver(ctx context.Context) string {
 		return err.Error()
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	if _, err := tx.Exec(ctx, rig.BeginSQL, rig.Args(z.Attempt)...); err != nil {
-		return code(err)
-	}
 	if z.Insistent {
-		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
-			return code(err)
-		}
+		err = rig.BeginInsistent(ctx, tx, z.Attempt)
+	} else {
+		_, err = tx.Exec(ctx, rig.BeginSQL, rig.Args(z.Attempt)...)
+	}
+	if err != nil {
+		return code(err)
 	}
 	if _, err := tx.Exec(ctx, rig.EffectSQL, rig.Args(z.Attempt)...); err != nil {
 		return code(err)
