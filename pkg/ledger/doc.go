@@ -111,8 +111,8 @@
 // or a poll writes no WAL. An execution row that is locked belongs to a transaction
 // that is committing: claim answers wait, it never waits itself (SKIP LOCKED). A claim that
 // takes locks may not idle in its transaction for more than 5 s, and begin's for two thirds
-// of the lease; both make Postgres notice a client's host that vanished within half a
-// minute (TCP keepalives).
+// of the lease; begin also makes Postgres notice within half a minute that a client's host
+// vanished (TCP keepalives).
 // Takeover is judged after execution and lease are locked, so that a heartbeat that
 // came between is seen. Claim, heartbeat, release, resolve and a second begin are
 // refused (OG006) inside an armed transaction.

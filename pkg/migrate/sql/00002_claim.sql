@@ -240,7 +240,7 @@ DECLARE
     stop boolean := false;
     fence boolean := false;
     locked boolean := false;
-    brief text; -- an assignment is cheaper than PERFORM
+    brief text; -- what set_config() answers
 BEGIN
     -- Read-only: also a standby, whose answer could be old.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('transaction_read_only') <> 'off' THEN
@@ -302,7 +302,10 @@ BEGIN
         EXIT WHEN locked OR (verdict IS NOT NULL AND close IS NULL AND NOT stop);
 
         -- The only lock that is waited for; its holders are claims and people's decisions.
-        brief := onceguard.be_brief('5 seconds');
+        -- Nobody may keep it by standing still. As be_brief() does, which would cost more here.
+        IF current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN '1 millisecond' AND '5 seconds' THEN
+            brief := set_config('idle_in_transaction_session_timeout', '5s', true);
+        END IF;
         IF closed IS NULL THEN
             INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
         END IF;

@@ -216,7 +216,7 @@ var bugs = []bug{
 		{"claim", "e.updated_at < claim.reopen_closed_before", "claim.reopen_closed_before IS NOT NULL"},
 	}},
 	{name: "a claim may idle", by: "a claim may not idle", in: []edit{
-		{"claim", "brief := onceguard.be_brief('5 seconds');", ""},
+		{"claim", "brief := set_config('idle_in_transaction_session_timeout', '5s', true);", "NULL;"},
 	}},
 
 	// How often, when and with what.
