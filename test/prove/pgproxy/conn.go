@@ -22,6 +22,8 @@ type conn struct {
 	round, number int
 	count         map[Direction]int
 
+	striking sync.Mutex // held while the last message is sent; before mu
+
 	mu       sync.Mutex
 	fault    Kind
 	kept     []byte          // of CutClient
@@ -179,35 +181,51 @@ func (c *conn) pass(d Direction, m pgproto3.Message, send func() error) (more bo
 		<-c.delay()
 		return f.After || send() == nil
 	}
-	if f.Kind == None || f.After {
-		if send() != nil {
-			return false
-		}
-	}
 	if f.Kind == None {
-		return true
+		return send() == nil
 	}
-	c.strike(f.Kind)
+	if !f.After {
+		send = func() error { return nil }
+	}
+	if c.strike(f.Kind, send) != nil {
+		return false
+	}
 	if d == ToServer && f.After {
 		return c.keep(nil)
 	}
 	return d == ToServer && c.keep(m)
 }
 
-// strike breaks the connection.
-func (c *conn) strike(k Kind) {
+// strike breaks the connection behind a last message. The other direction passes nothing
+// on any more when it is sent: else the answer to it could still come through.
+func (c *conn) strike(k Kind, send func() error) error {
+	c.striking.Lock()
+	defer c.striking.Unlock()
+	if !c.mark(k) {
+		return nil // the other direction was first
+	}
+	if err := send(); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fault != None {
-		return // the other direction was first
-	}
-	c.fault = k
 	if k == Cut || k == CutClient {
 		hangUp(c.client)
 	}
 	if k == Cut || k == CutServer {
 		hangUp(c.server)
 	}
+	return nil
+}
+
+func (c *conn) mark(k Kind) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fault != None {
+		return false
+	}
+	c.fault = k
+	return true
 }
 
 func (c *conn) struck() Kind {
@@ -244,6 +262,8 @@ func (c *conn) delay() <-chan struct{} {
 }
 
 func (c *conn) release() {
+	c.striking.Lock()
+	defer c.striking.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, d := range c.delayed {
