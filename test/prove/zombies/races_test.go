@@ -39,8 +39,9 @@ func TestProveTakeoverAgainstComplete(t *testing.T) {
 }
 
 // Without the fence the same races have windows with two effects. The heir is given the
-// window first here: then each holder that has begun and not completed, one in four, makes
-// a second effect. That 100 of them in a row do not is less likely than 1 to 10^12.
+// window first here: then each holder that has begun and not completed makes a second
+// effect. One race in twenty was seen to, so that 400 in a row do not is less likely than
+// 1 to 10^8.
 func TestProveTakeoverWithoutFenceIsSeen(t *testing.T) {
 	w := newWorld(t)
 	rig.BreakFence(t, w.owner)
