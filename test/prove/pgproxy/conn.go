@@ -184,16 +184,25 @@ func (c *conn) pass(d Direction, m pgproto3.Message, send func() error) (more bo
 	if f.Kind == None {
 		return send() == nil
 	}
-	if !f.After {
-		send = func() error { return nil }
+	sent := false
+	forward := send
+	send = func() error {
+		sent = true
+		if f.After {
+			return forward()
+		}
+		if d == ToServer {
+			c.keep(m) // before the client hears of its end, and may ask for the release
+		}
+		return nil
 	}
-	if c.strike(f.Kind, send) != nil {
+	if c.strike(f.Kind, send) != nil || d == ToClient {
 		return false
 	}
-	if d == ToServer && f.After {
+	if sent {
 		return c.keep(nil)
 	}
-	return d == ToServer && c.keep(m)
+	return c.keep(m)
 }
 
 // strike breaks the connection behind a last message. The other direction passes nothing
