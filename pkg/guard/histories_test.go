@@ -44,7 +44,7 @@ func TestProveRandomHistories(t *testing.T) {
 		tell(t, seed, n)
 		return
 	}
-	count := prove.Times(1_000_000, 10_000_000)
+	count := prove.Times(1_000_000, 5_000_000)
 	if raceDetector || testing.Short() { // it finds nothing that depends on what it slows down
 		count = prove.Times(10_000, 100_000)
 	}

@@ -65,7 +65,7 @@ func TestSuite(t *testing.T) {
 // Postgres and the model (the fake, built on claim.Decide) answer the same, at every step.
 func TestProveModelAgreesWithSQL(t *testing.T) {
 	const workers = 4
-	sequences := prove.Times(3200, 60_000)
+	sequences := prove.Times(3200, 20_000)
 	if testing.Short() {
 		sequences = 400
 	}
