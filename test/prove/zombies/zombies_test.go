@@ -196,14 +196,15 @@ func newWorld(t *testing.T) *world {
 func (w *world) run(t *testing.T, s scenario, n int) (result, beat string, taken bool) {
 	t.Helper()
 	name := fmt.Sprintf("zombie-%d", n)
-	p := w.start(t, job{
-		Attempt: rig.Attempt(fmt.Sprintf("zombies/%d", n%3), n), Way: s.way, Stop: s.stop, Insistent: s.insistent, Name: name, Gate: w.gate(s, n),
-	})
 	c, l := rig.Session(t, w.url), rig.Ledger(t, w.url)
 	defer func() { _ = c.Close(t.Context()); l.Close(t.Context()) }()
-	if p.job.Gate != 0 {
-		rig.Exec(t, c, "SELECT pg_advisory_lock($1)", p.job.Gate)
+	gate := w.gate(s, n)
+	if gate != 0 { // before the process may come to it
+		rig.Exec(t, c, "SELECT pg_advisory_lock($1)", gate)
 	}
+	p := w.start(t, job{
+		Attempt: rig.Attempt(fmt.Sprintf("zombies/%d", n%3), n), Way: s.way, Stop: s.stop, Insistent: s.insistent, Name: name, Gate: gate,
+	})
 	p.expect(t, "at "+string(s.stop))
 	if p.job.Gate != 0 {
 		rig.Until(t, "the statement waits", func() bool {
