@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,58 +12,8 @@ import (
 	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/commit"
 	"github.com/onceguard/onceguard/pkg/ledger"
+	"github.com/onceguard/onceguard/test/prove/rig"
 )
-
-// guard is the part of the guard that a commit speaks to: it holds one attempt.
-type guard struct {
-	mu        sync.Mutex
-	a         claim.Attempt
-	next      uuid.UUID
-	committed bool
-	fenced    bool
-}
-
-func (g *guard) Held() (a claim.Attempt, lost <-chan struct{}, held, pending bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.a, nil, !g.committed && !g.fenced, false
-}
-
-func (g *guard) Committed(_ context.Context, id uuid.UUID) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.committed = g.committed || id == g.a.ExecutionID
-	return nil
-}
-
-func (g *guard) Fenced(_ context.Context, id uuid.UUID) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.fenced = g.fenced || id == g.a.ExecutionID
-	return nil
-}
-
-func (g *guard) Replacing(_ context.Context, _, next uuid.UUID) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.next = next
-	return nil
-}
-
-func (g *guard) Replaced(_ context.Context, id, next uuid.UUID) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if id == g.a.ExecutionID && next == g.next {
-		g.a.ExecutionID = next
-	}
-	return nil
-}
-
-func (g *guard) attempt() claim.Attempt {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.a
-}
 
 // resolver is the ledger of a commit. The server hears of the end of a silent connection
 // only after the first resolve was answered: that one meets the transaction still open.
@@ -81,7 +30,7 @@ func (r resolver) Resolve(ctx context.Context, a claim.Attempt, next uuid.UUID) 
 // asker is a worker that commits by the local endpoint, and asks again as its errors say.
 type asker struct {
 	w     *worker
-	guard *guard
+	guard *rig.Holder
 	*commit.Committer
 	tx      string // the interactive transaction that is open, or whose commit is asked for
 	told    told
@@ -94,7 +43,7 @@ func newAsker(ctx context.Context, w *worker) (*asker, error) {
 
 func newAskerOf(ctx context.Context, w *worker, l commit.Ledger) (*asker, error) {
 	a, err := w.claimed(ctx)
-	g := &guard{a: a}
+	g := rig.Hold(a)
 	return &asker{w: w, guard: g, Committer: commit.New(l, g, zap.NewNop()), told: nothing}, err
 }
 
@@ -159,11 +108,11 @@ func (s *asker) client(r commit.Request, ask func(context.Context) (commit.Answe
 			}
 			return done, violation
 		},
-		holds: func(ctx context.Context) error { return s.w.holds(ctx, s.guard.attempt(), s.told, piece) },
+		holds: func(ctx context.Context) error { return s.w.holds(ctx, s.guard.Attempt(), s.told, piece) },
 		done: func(ctx context.Context) error {
-			a := s.guard.attempt()
-			if s.guard.committed == piece || s.guard.fenced {
-				return fmt.Errorf("the guard was told: committed %v, fenced %v", s.guard.committed, s.guard.fenced)
+			a := s.guard.Attempt()
+			if committed, fenced := s.guard.Told(); committed == piece || fenced {
+				return fmt.Errorf("the guard was told: committed %v, fenced %v", committed, fenced)
 			}
 			past := commit.New(s.w.direct, s.guard, zap.NewNop())
 			if piece { // once more, and then the rest
@@ -173,7 +122,7 @@ func (s *asker) client(r commit.Request, ask func(context.Context) (commit.Answe
 				if _, err := past.Commit(ctx, commit.Request{}); err != nil {
 					return fmt.Errorf("completing after the piece: %w", err)
 				}
-				return s.w.completed(ctx, s.guard.attempt(), 1, 1)
+				return s.w.completed(ctx, s.guard.Attempt(), 1, 1)
 			}
 			if err := s.w.completed(ctx, a, 1, 1); err != nil {
 				return err
@@ -213,7 +162,7 @@ func oneShot(ctx context.Context, w *worker, end string) (client, error) {
 }
 
 func (s *asker) oneShot(end string) (client, error) {
-	r, err := insert(s.guard.a, end)
+	r, err := insert(s.guard.Attempt(), end)
 	return s.client(r, func(ctx context.Context) (commit.Answer, error) { return s.Commit(ctx, r) }), err
 }
 
@@ -223,7 +172,7 @@ func repeating(ctx context.Context, w *worker) (client, error) {
 	if err != nil {
 		return client{}, err
 	}
-	r, err := insert(s.guard.a, closing)
+	r, err := insert(s.guard.Attempt(), closing)
 	if err != nil {
 		return client{}, err
 	}
@@ -239,7 +188,7 @@ func interacting(ctx context.Context, w *worker) (client, error) {
 	if err != nil {
 		return client{}, err
 	}
-	r, err := insert(s.guard.a, closing)
+	r, err := insert(s.guard.Attempt(), closing)
 	return s.client(r, func(ctx context.Context) (commit.Answer, error) {
 		if !s.unknown {
 			tx, err := s.Open(ctx)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceguard/onceguard/pkg/commit"
 	"github.com/onceguard/onceguard/test/prove"
+	"github.com/onceguard/onceguard/test/prove/rig"
 )
 
 // endless is SQL that does not end by itself.
@@ -37,7 +38,7 @@ func TestProveEndlessSQL(t *testing.T) {
 	if _, err := w.super.Exec(t.Context(), "SELECT pg_advisory_lock(1)"); err != nil {
 		t.Fatal(err)
 	}
-	h := &holder{}
+	h := &rig.Holder{}
 	c := commit.New(w.ledger, h, zap.NewNop())
 	tried := endless
 	if !prove.Long() {
@@ -46,7 +47,7 @@ func TestProveEndlessSQL(t *testing.T) {
 	for i, k := range tried {
 		n := 1000 + 2*i
 		a := w.fresh()
-		h.take(a)
+		h.Take(a)
 		var body struct {
 			Statements []statement `json:"statements"`
 		}
@@ -67,7 +68,7 @@ func TestProveEndlessSQL(t *testing.T) {
 		if got := w.became(n, a); got != refused {
 			t.Errorf("%s: %s", k.name, got)
 		}
-		a, _ = h.attempt()
+		a = h.Attempt()
 		if err := oneRequest(t, c, w.statements(n+1, a, nil)); err != nil {
 			t.Errorf("after %q an honest commit fails: %v", k.name, err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/onceguard/onceguard/pkg/commit"
 	"github.com/onceguard/onceguard/pkg/ledger"
 	"github.com/onceguard/onceguard/test/prove"
+	"github.com/onceguard/onceguard/test/prove/rig"
 )
 
 // patience bounds one attack.
@@ -76,14 +77,14 @@ func TestProveHostileSQL(t *testing.T) {
 func throughEndpoint(t *testing.T, counts tally, send sender, codeOf func(attack) commit.Code, turn func(int) bool) {
 	t.Helper()
 	w := newWorld(t)
-	h := &holder{}
+	h := &rig.Holder{}
 	c := commit.New(w.ledger, h, zap.NewNop())
 	for n, k := range attacks {
 		if !turn(n) || k.after != nil || k.without && k.sql == nil {
 			continue
 		}
 		a := w.fresh()
-		h.take(a)
+		h.Take(a)
 		err := send(t, c, w.statements(n, a, k.sql))
 		got := w.became(n, a)
 		counts[got]++
@@ -114,21 +115,22 @@ func throughEndpoint(t *testing.T, counts tally, send sender, codeOf func(attack
 }
 
 // honest lets the same pod do its work after an attack: the same window, or the next.
-func (w *world) honest(n int, c *commit.Committer, h *holder, after outcome) {
+func (w *world) honest(n int, c *commit.Committer, h *rig.Holder, after outcome) {
 	w.t.Helper()
 	name := attacks[n].name
-	a, fenced := h.attempt()
+	a := h.Attempt()
+	_, fenced := h.Told()
 	switch {
 	case after == committed:
 		a = w.fresh()
-		h.take(a)
+		h.Take(a)
 	case fenced: // the guard gave the window up, and a later attempt takes it
 		if _, err := w.ledger.Release(w.t.Context(), a, claim.End{Outcome: claim.OutcomeFailed}); err != nil {
 			w.t.Fatal(err)
 		}
 		a.ExecutionID = uuid.New()
 		w.claim(w.ledger, a)
-		h.take(a)
+		h.Take(a)
 	}
 	n += len(attacks)
 	if err := oneRequest(w.t, c, w.statements(n, a, []string{"INSERT INTO mine.child VALUES (-{case})", "INSERT INTO mine.parent VALUES (-{case})"})); err != nil {

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -236,62 +235,4 @@ func (w *world) statements(n int, a claim.Attempt, sql []string) []string {
 		all[i] = w.names.Replace(own.Replace(all[i]))
 	}
 	return all
-}
-
-// holder is a guard that holds one attempt.
-type holder struct {
-	mu        sync.Mutex
-	a         claim.Attempt
-	next      uuid.UUID
-	committed bool
-	fenced    bool
-	lost      chan struct{}
-}
-
-func (h *holder) take(a claim.Attempt) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.a, h.next, h.committed, h.fenced, h.lost = a, uuid.Nil, false, false, make(chan struct{})
-}
-
-func (h *holder) attempt() (claim.Attempt, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.a, h.fenced
-}
-
-func (h *holder) Held() (a claim.Attempt, lost <-chan struct{}, held, pending bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.a, h.lost, !h.committed && !h.fenced, false
-}
-
-func (h *holder) Committed(_ context.Context, id uuid.UUID) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.committed = h.committed || id == h.a.ExecutionID
-	return nil
-}
-
-func (h *holder) Fenced(_ context.Context, id uuid.UUID) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.fenced = h.fenced || id == h.a.ExecutionID
-	return nil
-}
-
-func (h *holder) Replacing(_ context.Context, _, next uuid.UUID) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.next = next
-	return nil
-}
-
-func (h *holder) Replaced(_ context.Context, id, next uuid.UUID) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if id == h.a.ExecutionID && next == h.next {
-		h.a.ExecutionID = next
-	}
-	return nil
 }

@@ -135,7 +135,7 @@ func (r *racer) prepare(t *testing.T, a claim.Attempt) (goOn func() string) {
 	ctx := t.Context()
 	stage := r.rnd.IntN(4)
 	if stage == 3 {
-		c := commit.New(r.holder, &holder{attempt: a}, zap.NewNop())
+		c := commit.New(r.holder, rig.Hold(a), zap.NewNop())
 		return func() string {
 			if _, err := c.Commit(ctx, request(a, 0, r.rnd.IntN(2) == 0)); err != nil {
 				return err.Error()

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
@@ -185,14 +184,14 @@ func (z *zombie) endpoint(ctx context.Context) string {
 	if z.Stop != claimed {
 		z.say("at %s", z.Stop)
 	}
-	_, err := commit.New(z.ledger, &holder{attempt: z.Attempt}, zap.NewNop()).Commit(ctx, request(z.Attempt, z.Gate, z.Insistent))
+	_, err := commit.New(z.ledger, rig.Hold(z.Attempt), zap.NewNop()).Commit(ctx, request(z.Attempt, z.Gate, z.Insistent))
 	return refusal(err)
 }
 
 // interactive commits by an interactive transaction of the local endpoint.
 func (z *zombie) interactive(ctx context.Context) string {
 	z.at(claimed)
-	c := commit.New(z.ledger, &holder{attempt: z.Attempt}, zap.NewNop())
+	c := commit.New(z.ledger, rig.Hold(z.Attempt), zap.NewNop())
 	tx, err := c.Open(ctx)
 	if err != nil {
 		return refusal(err)
@@ -227,47 +226,6 @@ func request(a claim.Attempt, gate int64, insistent bool) commit.Request {
 		r.Statements = append(r.Statements, commit.Statement{SQL: "SELECT pg_advisory_xact_lock($1)", Args: []json.RawMessage{text(gate)}})
 	}
 	return r
-}
-
-// holder is a guard that believes for ever that it holds its attempt.
-type holder struct {
-	mu      sync.Mutex
-	attempt claim.Attempt
-	next    uuid.UUID
-	over    bool
-}
-
-func (h *holder) Held() (a claim.Attempt, lost <-chan struct{}, held, pending bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.attempt, nil, !h.over, false
-}
-
-func (h *holder) end() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.over = true
-	return nil
-}
-
-func (h *holder) Committed(context.Context, uuid.UUID) error { return h.end() }
-
-func (h *holder) Fenced(context.Context, uuid.UUID) error { return h.end() }
-
-func (h *holder) Replacing(_ context.Context, _, next uuid.UUID) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.next = next
-	return nil
-}
-
-func (h *holder) Replaced(_ context.Context, id, next uuid.UUID) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.attempt.ExecutionID == id {
-		h.attempt.ExecutionID = next
-	}
-	return nil
 }
 
 // asProcess runs the job that the environment describes, if there is one.
