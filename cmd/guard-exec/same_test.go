@@ -313,6 +313,7 @@ awk -v w=$ppid '{exit $4 != w}' /proc/$orphan/stat; adopted=$?; kill $orphan; ex
 
 // onTerminal runs cmd on a terminal of its own, with keys to type. script(1) drops what is
 // still on its way to it when the program ends, so no program here ends before it was heard.
+// It starts a shell, which must not stay before the program: the keys would reach it too.
 func onTerminal(t *testing.T, cmd *exec.Cmd) (w *talk, keys io.Writer) {
 	t.Helper()
 	if _, err := exec.LookPath("script"); err != nil {
@@ -322,7 +323,7 @@ func onTerminal(t *testing.T, cmd *exec.Cmd) (w *talk, keys io.Writer) {
 	for i, a := range cmd.Args {
 		quoted[i] = "'" + a + "'"
 	}
-	on := exec.Command("script", "-qec", strings.Join(quoted, " "), "/dev/null")
+	on := exec.Command("script", "-qec", "exec "+strings.Join(quoted, " "), "/dev/null")
 	keys, err := on.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
