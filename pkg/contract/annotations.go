@@ -114,7 +114,14 @@ var known = map[string]setting{
 	AnnotationStartDeadline: span(func(s *Settings) *Duration { return &s.StartDeadline },
 		MinStartDeadline, MaxStartDeadline, "1s to 8784h", "30m"),
 	AnnotationPayload:     {parse: parsePayload, keep: func(from *Settings, _ Subject, to *Settings) { to.PayloadDigest = from.PayloadDigest }},
-	AnnotationMaxAttempts: {parse: parseMaxAttempts, keep: func(from *Settings, _ Subject, to *Settings) { to.MaxAttempts = from.MaxAttempts }},
+	AnnotationMaxAttempts: number(func(s *Settings) *int { return &s.MaxAttempts }, MaxAttemptsLimit, 3),
+
+	AnnotationCatchUp:          {parse: parseCatchUp, keep: func(from *Settings, _ Subject, to *Settings) { to.CatchUp = from.CatchUp }},
+	AnnotationCatchUpLimit:     number(func(s *Settings) *int { return &s.CatchUpLimit }, MaxCatchUpLimit, DefaultCatchUpLimit),
+	AnnotationCatchUpAge:       span(func(s *Settings) *Duration { return &s.CatchUpAge }, MinCatchUpAge, MaxCatchUpAge, "1m to 87840h", "168h"),
+	AnnotationCatchUpParallel:  number(func(s *Settings) *int { return &s.CatchUpParallel }, MaxCatchUpParallel, 2),
+	AnnotationSuspendedWindows: choice(func(s *Settings) *SuspendedWindows { return &s.SuspendedWindows }, SuspendedSkip, SuspendedCatchUp),
+	AnnotationDST:              {parse: parseDST, keep: func(from *Settings, _ Subject, to *Settings) { to.DST = from.DST }},
 }
 
 // ParseAnnotations turns the annotations of of into settings, every value checked.
@@ -128,6 +135,7 @@ func ParseAnnotations(of Subject, cluster string) (Settings, []Problem, []string
 		Schedule: of.Schedule, TimeZone: of.TimeZone, Indexed: of.Indexed, Completions: of.Completions,
 		Completion: CompletionExitCode, Busy: BusyWait, Manual: ManualWindow,
 		StartTimeout: Duration(DefaultStartTimeout), Lease: Duration(DefaultLease),
+		CatchUpLimit: DefaultCatchUpLimit, CatchUpAge: Duration(DefaultCatchUpAge), CatchUpParallel: 1,
 		Policies: Policies{Overlap: overlapOf(of.Concurrency), Order: OrderAny, OnCrash: OnCrashRetry},
 	}
 	for _, c := range of.InitContainers {
@@ -161,6 +169,7 @@ func ParseAnnotations(of Subject, cluster string) (Settings, []Problem, []string
 			problems = append(problems, Problem{Field: key, Value: value, Cure: cure})
 		}
 	}
+	warnings = append(warnings, catchUpDefaults(of, &s)...)
 	if cluster != "" {
 		s.JobName = cluster + ":" + s.JobName
 	}

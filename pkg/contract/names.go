@@ -24,6 +24,15 @@ const (
 	AnnotationPayload       = Prefix + "payload"        // text that the window belongs to; only its digest is passed on
 	AnnotationMaxAttempts   = Prefix + "max-attempts"   // failures after which a window is closed; default none
 	AnnotationOnCrash       = Prefix + "on-crash"       // retry (default) or hold
+	// Windows that no Job came for: none (default), latest or all are run later, ...
+	AnnotationCatchUp         = Prefix + "catch-up"
+	AnnotationCatchUpLimit    = Prefix + "catch-up-limit"    // ... of the newest 100 (default), ...
+	AnnotationCatchUpAge      = Prefix + "catch-up-age"      // ... if not older than 168h (default), ...
+	AnnotationCatchUpParallel = Prefix + "catch-up-parallel" // ... so many at a time; default 1
+	// Windows that passed while the CronJob was suspended: skip or catch-up; default
+	// catch-up with catch-up=all, else skip.
+	AnnotationSuspendedWindows = Prefix + "suspended-windows"
+	AnnotationDST              = Prefix + "dst" // kubernetes (default) or once
 	// AnnotationCommandPrefix is followed by a container's name; the value is a JSON
 	// array of strings: what the container's image runs when the pod names no command.
 	AnnotationCommandPrefix = Prefix + "command."
@@ -37,6 +46,9 @@ const (
 	LabelGuard = Prefix + "guard"
 	// Enabled is the one accepted value of AnnotationGuard and LabelGuard.
 	Enabled = "enabled"
+	// LabelCatchUp with the value Enabled stands on the Jobs that Onceguard makes for windows
+	// that no Job came for.
+	LabelCatchUp = Prefix + "catch-up"
 	// AnnotationConfig on the Job template, and so on each Job, holds Settings as JSON.
 	AnnotationConfig = Prefix + "config"
 	// AnnotationWindowStart on the pod template of a Job that no CronJob owns names
@@ -100,7 +112,7 @@ const (
 	EnvAttempt        = "ONCEGUARD_ATTEMPT"
 	EnvFencingToken   = "ONCEGUARD_FENCING_TOKEN"
 	EnvIdempotencyKey = "ONCEGUARD_IDEMPOTENCY_KEY" // equal over all attempts at a window
-	EnvTrigger        = "ONCEGUARD_TRIGGER"         // scheduled or manual
+	EnvTrigger        = "ONCEGUARD_TRIGGER"         // scheduled, manual or catch-up
 	EnvURL            = "ONCEGUARD_URL"             // http://127.0.0.1:port; absent with hostNetwork
 	EnvSocket         = "ONCEGUARD_SOCKET"
 	EnvToken          = "ONCEGUARD_TOKEN" // bearer token, random per pod

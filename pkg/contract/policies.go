@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -13,6 +14,13 @@ const (
 	MaxStartDeadline = 366 * 24 * time.Hour
 
 	MaxAttemptsLimit = 1_000_000
+
+	DefaultCatchUpLimit = 100
+	MaxCatchUpLimit     = 10_000
+	DefaultCatchUpAge   = 7 * 24 * time.Hour
+	MinCatchUpAge       = time.Minute
+	MaxCatchUpAge       = 10 * 366 * 24 * time.Hour
+	MaxCatchUpParallel  = 50
 
 	// MaxPayload bounds a payload's text, in bytes. All annotations of an object together
 	// must not exceed 256 KiB.
@@ -28,6 +36,7 @@ type Policies struct {
 	PayloadDigest string   `json:"payloadDigest,omitempty"` // see [PayloadDigest]; empty: none
 	MaxAttempts   int      `json:"maxAttempts,omitempty"`   // 0: no limit
 	OnCrash       OnCrash  `json:"onCrash,omitempty"`       // empty: retry
+	DST           DST      `json:"dst,omitempty"`           // empty: kubernetes; recorded with the window
 }
 
 // overlapOf is what a CronJob's concurrencyPolicy means for windows of one job. Under
@@ -51,13 +60,87 @@ func parsePayload(v string, _ Subject, to *Settings) string {
 	return ""
 }
 
-func parseMaxAttempts(v string, _ Subject, to *Settings) string {
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > MaxAttemptsLimit || v != strconv.Itoa(n) {
-		return fmt.Sprintf("give a whole number from 1 to %d, like 3", MaxAttemptsLimit)
+// parseCatchUp refuses what cannot be kept: windows that nobody can enumerate.
+func parseCatchUp(v string, of Subject, to *Settings) string {
+	cure := choice(func(s *Settings) *CatchUp { return &s.CatchUp }, CatchUpNone, CatchUpLatest, CatchUpAll).parse(v, of, to)
+	if cure == "" && to.CatchUp != CatchUpNone {
+		cure = enumerable(of)
 	}
-	to.MaxAttempts = n
+	if cure != "" || to.CatchUp == CatchUpNone {
+		to.CatchUp = ""
+	}
+	return cure
+}
+
+func parseDST(v string, of Subject, to *Settings) string {
+	cure := choice(func(s *Settings) *DST { return &s.DST }, DSTKubernetes, DSTOnce).parse(v, of, to)
+	if cure == "" && to.DST == DSTOnce {
+		cure = enumerable(of)
+	}
+	if cure != "" || to.DST == DSTKubernetes {
+		to.DST = ""
+	}
+	return cure
+}
+
+// catchUpDefaults sets what depends on catch-up and was not written. While missed windows
+// are caught up a scheduled one waits for its turn: skipped, it would only be missed again,
+// and replacing would stop a window that somebody asked for.
+func catchUpDefaults(of Subject, s *Settings) (warnings []string) {
+	written := func(key string) bool { _, ok := of.Annotations[key]; return ok }
+	if s.CatchUp == CatchUpAll {
+		if s.SuspendedWindows == "" {
+			s.SuspendedWindows = SuspendedCatchUp
+		}
+		if !written(AnnotationOverlap) {
+			s.Overlap = OverlapWait
+		}
+	}
+	if s.SuspendedWindows == SuspendedSkip {
+		s.SuspendedWindows = ""
+	}
+	if s.CatchUp != "" {
+		return nil
+	}
+	for _, key := range []string{AnnotationCatchUpLimit, AnnotationCatchUpAge, AnnotationCatchUpParallel, AnnotationSuspendedWindows} {
+		if written(key) && of.Annotations[key] != string(SuspendedSkip) {
+			warnings = append(warnings, fmt.Sprintf("%s has no effect: nothing is caught up without %s", key, AnnotationCatchUp))
+		}
+	}
+	s.CatchUpLimit, s.CatchUpAge, s.CatchUpParallel, s.SuspendedWindows = 0, 0, 0, ""
+	return warnings
+}
+
+// enumerable says why the windows of of cannot be computed, and the cure; empty when they can.
+func enumerable(of Subject) string {
+	switch {
+	case of.Schedule == "":
+		return "only a CronJob has a schedule whose windows can be computed; remove it"
+	case strings.Contains(of.Schedule, "@every"):
+		return "the windows of @every depend on when the CronJob was made and cannot be computed; use a schedule of five fields"
+	case of.TimeZone == "" && !strings.HasPrefix(of.Schedule, "TZ=") && !strings.HasPrefix(of.Schedule, "CRON_TZ="):
+		return "without spec.timeZone nobody but kube-controller-manager knows the CronJob's windows; set it, for example to Etc/UTC"
+	}
 	return ""
+}
+
+// number reads a whole number from 1 to most.
+func number(field func(*Settings) *int, most, example int) setting {
+	return setting{
+		parse: func(v string, _ Subject, to *Settings) string {
+			n, err := strconv.Atoi(v)
+			if err != nil || n < 1 || n > most || v != strconv.Itoa(n) {
+				return fmt.Sprintf("give a whole number from 1 to %d, like %d", most, example)
+			}
+			*field(to) = n
+			return ""
+		},
+		keep: func(from *Settings, _ Subject, to *Settings) {
+			if was := *field(from); was != 0 {
+				*field(to) = was
+			}
+		},
+	}
 }
 
 // PayloadDigest names a payload: "sha256:" and the SHA-256 of the text's bytes in

@@ -87,6 +87,34 @@ const (
 	ManualRefuse   Manual = "refuse"   // nothing: exit 78
 )
 
+// CatchUp says what becomes of windows that no Job came for.
+type CatchUp string
+
+// What is run later.
+const (
+	CatchUpNone   CatchUp = "none"   // they are recorded as missed; in Settings it is empty
+	CatchUpLatest CatchUp = "latest" // only the newest due window; older ones are superseded
+	CatchUpAll    CatchUp = "all"    // each one, oldest first
+)
+
+// SuspendedWindows says what becomes of windows that passed while the CronJob was suspended.
+type SuspendedWindows string
+
+// What becomes of them.
+const (
+	SuspendedSkip    SuspendedWindows = "skip"     // they are recorded as skipped; in Settings it is empty
+	SuspendedCatchUp SuspendedWindows = "catch-up" // they are missed, like others
+)
+
+// DST says which windows there are when a zone's clocks are moved.
+type DST string
+
+// Which windows there are.
+const (
+	DSTKubernetes DST = "kubernetes" // 01:30 twice, 02:30 not at all; in Settings it is empty
+	DSTOnce       DST = "once"       // each civil time once, see window.Schedule
+)
+
 // Settings are the validated wishes of a CronJob's annotations together with what
 // a Job must know of its CronJob. The webhook stamps them on the Job template.
 type Settings struct {
@@ -127,6 +155,13 @@ type Settings struct {
 	LedgerWait   Duration   `json:"ledgerWait,omitempty"` // 0: until the next window
 	Lease        Duration   `json:"lease"`
 
+	// For the windows engine; without CatchUp all five are empty.
+	CatchUp          CatchUp          `json:"catchUp,omitempty"`
+	CatchUpLimit     int              `json:"catchUpLimit,omitempty"`
+	CatchUpAge       Duration         `json:"catchUpAge,omitempty"`
+	CatchUpParallel  int              `json:"catchUpParallel,omitempty"`
+	SuspendedWindows SuspendedWindows `json:"suspendedWindows,omitempty"`
+
 	Policies
 }
 
@@ -137,6 +172,7 @@ type Trigger string
 const (
 	TriggerScheduled Trigger = "scheduled"
 	TriggerManual    Trigger = "manual"
+	TriggerCatchUp   Trigger = "catch-up" // a Job that the windows engine made
 )
 
 // Source says how a window was derived; it is recorded with the row.
@@ -149,6 +185,7 @@ const (
 	SourceManual    Source = "manual"    // the newest due window, for a manual Job
 	SourceSeparate  Source = "separate"  // a manual run of its own
 	SourceDeclared  Source = "declared"  // onceguard.dev/window-start, or the command line
+	SourceSchedule  Source = "schedule"  // the schedule and the start, without Kubernetes
 )
 
 // GuardConfig is what the injected guard is told. It holds no secret.
@@ -197,6 +234,9 @@ type GuardConfig struct {
 	// instant before WindowStart; zero when unknown.
 	Since    time.Time `json:"since,omitzero"`
 	Previous time.Time `json:"previous,omitzero"`
+	// Repeats is the window whose civil time this one repeats under DSTOnce; zero for all
+	// others. Such a window does not run.
+	Repeats time.Time `json:"repeats,omitzero"`
 	// Asked is when a person made a Job of source manual: what was closed before is
 	// reopened, what is decided afterwards stands. Zero otherwise.
 	Asked time.Time `json:"asked,omitzero"`

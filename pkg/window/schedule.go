@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/onceguard/onceguard/pkg/contract"
 )
 
 // Schedule is a cron expression in a zone. The parser is the one that the CronJob
@@ -14,6 +16,7 @@ type Schedule struct {
 	spec  cron.Schedule
 	zone  *time.Location // nil when nobody says which one
 	every bool           // @every: its instants depend on when the CronJob was made
+	once  bool           // contract.DSTOnce
 }
 
 // ParseSchedule reads a CronJob's schedule and timeZone. Without a time zone (and
@@ -138,4 +141,10 @@ func (s Schedule) Newest(from, to time.Time) time.Time {
 		}
 	}
 	return s.Next(early)
+}
+
+// With gives the schedule under a rule for moved clocks; empty is contract.DSTKubernetes.
+func (s Schedule) With(rule contract.DST) Schedule {
+	s.once = rule == contract.DSTOnce
+	return s
 }
