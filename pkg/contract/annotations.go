@@ -116,7 +116,7 @@ var known = map[string]setting{
 	AnnotationPayload:     {parse: parsePayload, keep: func(from *Settings, _ Subject, to *Settings) { to.PayloadDigest = from.PayloadDigest }},
 	AnnotationMaxAttempts: number(func(s *Settings) *int { return &s.MaxAttempts }, MaxAttemptsLimit, 3),
 
-	AnnotationCatchUp:          {parse: parseCatchUp, keep: func(from *Settings, _ Subject, to *Settings) { to.CatchUp = from.CatchUp }},
+	AnnotationCatchUp:          {parse: parseCatchUp, keep: keepCatchUp},
 	AnnotationCatchUpLimit:     number(func(s *Settings) *int { return &s.CatchUpLimit }, MaxCatchUpLimit, DefaultCatchUpLimit),
 	AnnotationCatchUpAge:       span(func(s *Settings) *Duration { return &s.CatchUpAge }, MinCatchUpAge, MaxCatchUpAge, "1m to 87840h", "168h"),
 	AnnotationCatchUpParallel:  number(func(s *Settings) *int { return &s.CatchUpParallel }, MaxCatchUpParallel, 2),

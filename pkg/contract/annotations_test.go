@@ -62,6 +62,17 @@ func TestGoodValues(t *testing.T) {
 		}},
 		{AnnotationPayload, strings.Repeat("x", MaxPayload), func(s Settings) bool { return len(s.PayloadDigest) == 71 }},
 		{AnnotationLease, "1h", func(s Settings) bool { return s.Lease == Duration(time.Hour) }},
+		{AnnotationCatchUp, "none", func(s Settings) bool { return s.CatchUp == "" && s.CatchUpLimit == 0 && s.Overlap == OverlapAllow }},
+		{AnnotationCatchUp, "latest", func(s Settings) bool {
+			return s.CatchUp == CatchUpLatest && s.CatchUpLimit == 100 && s.CatchUpAge == Duration(7*24*time.Hour) && s.CatchUpParallel == 1 &&
+				s.SuspendedWindows == "" && s.Overlap == OverlapAllow
+		}},
+		{AnnotationCatchUp, "all", func(s Settings) bool {
+			return s.CatchUp == CatchUpAll && s.SuspendedWindows == SuspendedCatchUp && s.Overlap == OverlapWait
+		}},
+		{AnnotationSuspendedWindows, "skip", func(s Settings) bool { return s.SuspendedWindows == "" }},
+		{AnnotationDST, "kubernetes", func(s Settings) bool { return s.DST == "" }},
+		{AnnotationDST, "once", func(s Settings) bool { return s.DST == DSTOnce }},
 	} {
 		s, problems, warnings := ParseAnnotations(subject(map[string]string{c.key: c.value}), "eu")
 		if !c.check(s) || len(problems)+len(warnings) > 0 {
@@ -105,6 +116,14 @@ func TestBadValuesNameKeyValueAndCure(t *testing.T) {
 		{AnnotationMaxAttempts, "3.0", "1 to 1000000"},
 		{AnnotationMaxAttempts, "1000001", "1 to 1000000"},
 		{AnnotationOnCrash, "stop", "retry, hold"},
+		{AnnotationCatchUp, "true", "none, latest, all"},
+		{AnnotationCatchUpLimit, "0", "1 to 10000"},
+		{AnnotationCatchUpLimit, "10001", "1 to 10000"},
+		{AnnotationCatchUpAge, "7d", "1m to 87840h"},
+		{AnnotationCatchUpAge, "59s", "1m to 87840h"},
+		{AnnotationCatchUpParallel, "51", "1 to 50"},
+		{AnnotationSuspendedWindows, "run", "skip, catch-up"},
+		{AnnotationDST, "twice", "kubernetes, once"},
 		{AnnotationCommandPrefix + "main", "/bin/x", "JSON array"},
 		{AnnotationCommandPrefix + "main", "[]", "JSON array"},
 		{AnnotationCommandPrefix + "main", `[""]`, "JSON array"},
@@ -141,6 +160,69 @@ func TestOverlapFollowsConcurrencyPolicy(t *testing.T) {
 	}
 }
 
+// Bounds of catch-up, and what is chosen for it unless somebody chooses.
+func TestCatchUp(t *testing.T) {
+	s, problems, warnings := ParseAnnotations(subject(map[string]string{
+		AnnotationCatchUp: "all", AnnotationCatchUpLimit: "10000", AnnotationCatchUpAge: "36h", AnnotationCatchUpParallel: "2",
+		AnnotationSuspendedWindows: "skip", AnnotationOverlap: "allow",
+	}), "")
+	if s.CatchUpLimit != 10_000 || s.CatchUpAge != Duration(36*time.Hour) || s.CatchUpParallel != 2 || s.SuspendedWindows != "" || s.Overlap != OverlapAllow ||
+		len(problems)+len(warnings) > 0 {
+		t.Errorf("got %+v %v %v", s, problems, warnings)
+	}
+	for key, value := range map[string]string{
+		AnnotationCatchUpLimit: "5", AnnotationCatchUpAge: "1h", AnnotationCatchUpParallel: "2", AnnotationSuspendedWindows: "catch-up",
+	} {
+		_, problems, warnings := ParseAnnotations(subject(map[string]string{key: value}), "")
+		if len(problems) > 0 || len(warnings) != 1 || !strings.Contains(warnings[0], key+" has no effect") {
+			t.Errorf("%s alone: %v %v", key, problems, warnings)
+		}
+	}
+}
+
+// What needs the windows of the schedule is refused where nobody can compute them.
+func TestWindowsThatNobodyKnows(t *testing.T) {
+	for _, c := range []struct{ schedule, zone, cure string }{
+		{"@every 1h", "Etc/UTC", "@every"},
+		{"* * * * *", "", "spec.timeZone"},
+		{"", "", "only a CronJob has a schedule"},
+	} {
+		for key, value := range map[string]string{AnnotationCatchUp: "latest", AnnotationDST: "once"} {
+			of := subject(map[string]string{key: value})
+			of.Schedule, of.TimeZone = c.schedule, c.zone
+			s, problems, _ := ParseAnnotations(of, "")
+			if len(problems) != 1 || problems[0].Field != key || !strings.Contains(problems[0].Cure, c.cure) || s.CatchUp != "" || s.DST != "" {
+				t.Errorf("%s of %q in %q: %v", key, c.schedule, c.zone, problems)
+			}
+		}
+		for key, value := range map[string]string{AnnotationCatchUp: "none", AnnotationDST: "kubernetes"} {
+			of := subject(map[string]string{key: value})
+			of.Schedule, of.TimeZone = c.schedule, c.zone
+			if _, problems, _ := ParseAnnotations(of, ""); len(problems) > 0 {
+				t.Errorf("%s=%s of %q in %q: %v", key, value, c.schedule, c.zone, problems)
+			}
+		}
+	}
+	of := subject(map[string]string{AnnotationCatchUp: "all", AnnotationDST: "once"})
+	of.Schedule, of.TimeZone = "CRON_TZ=Europe/Berlin 30 2 * * *", ""
+	if _, problems, _ := ParseAnnotations(of, ""); len(problems) > 0 {
+		t.Errorf("a zone in the schedule: %v", problems)
+	}
+}
+
+// Bad since before, catch-up goes on as it was accepted, with all that belongs to it.
+func TestKeepCatchUp(t *testing.T) {
+	earlier, _, _ := ParseAnnotations(subject(map[string]string{AnnotationCatchUp: "all", AnnotationCatchUpLimit: "5"}), "")
+	of := subject(map[string]string{AnnotationCatchUp: "everything", AnnotationCatchUpLimit: "5"})
+	s, problems, _ := ParseAnnotations(of, "")
+	if len(problems) != 1 {
+		t.Fatal(problems)
+	}
+	if s.Keep(AnnotationCatchUp, earlier, of); !reflect.DeepEqual(s, earlier) {
+		t.Errorf("got %+v", s)
+	}
+}
+
 // A payload may be large and confidential: its text stands nowhere but in the annotation.
 func TestABadPayloadIsNotRepeatedWhole(t *testing.T) {
 	_, problems, _ := ParseAnnotations(subject(map[string]string{AnnotationPayload: strings.Repeat("x", MaxPayload+1)}), "")
@@ -165,7 +247,8 @@ func TestKeepTakesOverEverySetting(t *testing.T) {
 	earlier := Settings{
 		JobName: "a/b", Ledger: "l", Containers: []string{"side"}, InitContainers: []string{"prepare"}, Commands: map[string][]string{"c": {"x"}},
 		After: "proxy", Completion: CompletionTransaction, Busy: BusyFail, Manual: ManualRefuse, StartTimeout: 1, LedgerWait: 2, Lease: 3,
-		Policies: Policies{Overlap: OverlapWait, Order: OrderSerial, StartDeadline: 4, PayloadDigest: "d", MaxAttempts: 5, OnCrash: OnCrashHold},
+		CatchUp: CatchUpAll, CatchUpLimit: 6, CatchUpAge: 7, CatchUpParallel: 8, SuspendedWindows: SuspendedCatchUp,
+		Policies: Policies{Overlap: OverlapWait, Order: OrderSerial, StartDeadline: 4, PayloadDigest: "d", MaxAttempts: 5, OnCrash: OnCrashHold, DST: DSTOnce},
 	}
 	keep := func(s *Settings, of Subject) {
 		for key := range known {

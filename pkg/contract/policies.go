@@ -72,6 +72,18 @@ func parseCatchUp(v string, of Subject, to *Settings) string {
 	return cure
 }
 
+// keepCatchUp takes over also what depends on it: the bounds, which are empty while the
+// annotation's value is bad, and the default of overlap.
+func keepCatchUp(from *Settings, of Subject, to *Settings) {
+	if to.CatchUp = from.CatchUp; from.CatchUp == "" {
+		return
+	}
+	to.CatchUpLimit, to.CatchUpAge, to.CatchUpParallel, to.SuspendedWindows = from.CatchUpLimit, from.CatchUpAge, from.CatchUpParallel, from.SuspendedWindows
+	if _, written := of.Annotations[AnnotationOverlap]; !written {
+		to.Overlap = from.Overlap
+	}
+}
+
 func parseDST(v string, of Subject, to *Settings) string {
 	cure := choice(func(s *Settings) *DST { return &s.DST }, DSTKubernetes, DSTOnce).parse(v, of, to)
 	if cure == "" && to.DST == DSTOnce {

@@ -128,8 +128,8 @@ type Settings struct {
 	Schedule string `json:"schedule"`
 	TimeZone string `json:"timeZone,omitempty"`
 	// Since is the first whole second after guarding began, or after the last edit of what
-	// says which windows there are (job name, ledger, schedule, zone): a window of that
-	// very instant was met by an unguarded Job.
+	// says which windows there are (job name, ledger, schedule, zone, rule for DST): a window
+	// of that very instant was met by an unguarded Job.
 	Since time.Time `json:"since"`
 	// OrderedSince is the same for the order serial: it begins anew also with the order
 	// itself and with an edit of the indexes, since earlier windows lack theirs.
