@@ -128,7 +128,9 @@ CREATE TABLE onceguard.job_decision (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_name     text COLLATE "C" NOT NULL,
     window_start timestamptz NOT NULL,
-    what         text        NOT NULL CHECK (what IN ('rerun', 'cancel')),
+    last_window  timestamptz,                -- of a range of windows; window_start is its first
+    windows      int,                        -- how many of them it was about
+    what         text        NOT NULL CHECK (what IN ('rerun', 'cancel', 'release', 'backfill', 'cancel-backfill')),
     who          text        NOT NULL,
     why          text        NOT NULL,
     login        name        NOT NULL DEFAULT session_user,
