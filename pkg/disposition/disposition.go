@@ -46,6 +46,7 @@ const (
 	JobGone          Reason = "job-gone"          // the Job was made, and deleted before it ran the window
 	NewerWindow      Reason = "superseded"        // catch-up=latest, and a newer window is due
 	ClockMoved       Reason = "dst"               // dst=once, and nobody is there to make the Job
+	Cancelled        Reason = "cancelled"         // a person cancelled its catch-up
 )
 
 // Rule says why a missed window is not caught up.
@@ -60,6 +61,7 @@ const (
 	OnlyLatest Rule = "latest"      // catch-up=latest, and a newer window is due
 	GivenUp    Rule = "given-up"    // Jobs were made for it MakeLimit times, and none ran it
 	Nameless   Rule = "no-job-name" // the CronJob's name leaves no room for the Job's
+	Gone       Rule = "gone"        // its CronJob was deleted
 )
 
 // MakeLimit is how many Jobs are made for one planned window that vanish without a trace in
