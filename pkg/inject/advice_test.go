@@ -19,6 +19,8 @@ func TestPolicyAdvice(t *testing.T) {
 		deadline = contract.AnnotationStartDeadline
 		attempts = contract.AnnotationMaxAttempts
 		crash    = contract.AnnotationOnCrash
+		catchUp  = contract.AnnotationCatchUp
+		parallel = contract.AnnotationCatchUpParallel
 	)
 	for _, c := range []struct {
 		what        string
@@ -34,14 +36,23 @@ func TestPolicyAdvice(t *testing.T) {
 		{"skip under Forbid", "Forbid", map[string]string{overlap: "skip"}, "Etc/UTC", "its pod may still be ending"},
 		{"replace under Forbid", "Forbid", map[string]string{overlap: "replace"}, "Etc/UTC", "under Forbid Kubernetes makes no Job"},
 		{"wait under Replace", "Replace", map[string]string{overlap: "wait"}, "Etc/UTC", "under Replace Kubernetes deletes the running Job"},
-		{"serial", "Allow", map[string]string{order: "serial", attempts: "2"}, "Etc/UTC", ""},
-		{"serial that waits anyway", "Allow", map[string]string{order: "serial", attempts: "2", overlap: "wait"}, "Etc/UTC", ""},
-		{"serial that skips", "Allow", map[string]string{order: "serial", attempts: "2", overlap: "skip"}, "Etc/UTC", "so onceguard.dev/overlap=skip concerns only"},
-		{"serial under Forbid", "Forbid", map[string]string{order: "serial", attempts: "2"}, "Etc/UTC", "all later ones then wait"},
+		{"serial that catches up", "Allow", map[string]string{order: "serial", attempts: "2", catchUp: "all"}, "Etc/UTC", ""},
+		{"serial that catches up under Forbid", "Forbid", map[string]string{order: "serial", attempts: "2", catchUp: "all"}, "Etc/UTC", ""},
+		{"serial with gaps", "Allow", map[string]string{order: "serial", attempts: "2"}, "Etc/UTC", "go on without one that no Job came for"},
+		{"serial with gaps but for the newest", "Allow", map[string]string{order: "serial", attempts: "2", catchUp: "latest"}, "Etc/UTC", "with onceguard.dev/catch-up=all it runs in its turn"},
+		{"serial that waits anyway", "Allow", map[string]string{order: "serial", attempts: "2", catchUp: "all", overlap: "wait"}, "Etc/UTC", ""},
+		{"serial under Forbid", "Forbid", map[string]string{order: "serial", attempts: "2"}, "Etc/UTC", "go on without it once it is recorded as missed"},
 		{"serial under Replace", "Replace", map[string]string{order: "serial", attempts: "2"}, "Etc/UTC", "deletes the Job of a window that is not done"},
-		{"serial without an end", "Allow", map[string]string{order: "serial"}, "Etc/UTC", "is not closed by that"},
-		{"serial whose Job gives up first", "Allow", map[string]string{order: "serial", attempts: "3"}, "Etc/UTC", "of at most spec.jobTemplate.spec.backoffLimit (2)"},
+		{"serial without an end", "Allow", map[string]string{order: "serial", catchUp: "all"}, "Etc/UTC", "is closed only when the windows engine sees that"},
+		{"serial whose Job gives up first", "Allow", map[string]string{order: "serial", catchUp: "all", attempts: "3"}, "Etc/UTC", "of at most spec.jobTemplate.spec.backoffLimit (2)"},
 		{"serial without zone", "Allow", map[string]string{order: "serial", attempts: "2"}, "", "cannot be computed, so a window"},
+		{"catch-up", "Allow", map[string]string{catchUp: "all"}, "Etc/UTC", ""},
+		{"catch-up under Forbid", "Forbid", map[string]string{catchUp: "latest"}, "Etc/UTC", ""},
+		{"catch-up under Replace", "Replace", map[string]string{catchUp: "all"}, "Etc/UTC", "by onceguard.dev/catch-up=all the deleted one may run again later"},
+		{"catch-up that skips", "Allow", map[string]string{catchUp: "all", overlap: "skip"}, "Etc/UTC", "closes one of the two without running"},
+		{"catch-up and what is late", "Allow", map[string]string{catchUp: "latest", deadline: "200s"}, "Etc/UTC", "a window whose Job comes later than 3m20s is closed as late"},
+		{"several at a time that wait for each other", "Allow", map[string]string{catchUp: "all", parallel: "2"}, "Etc/UTC", "the Jobs wait for each other all the same"},
+		{"several at a time", "Allow", map[string]string{catchUp: "all", parallel: "2", overlap: "allow"}, "Etc/UTC", ""},
 		{"as many attempts as pods", "Allow", map[string]string{attempts: "3"}, "Etc/UTC", ""},
 		{"more attempts than pods", "Allow", map[string]string{attempts: "4"}, "Etc/UTC", "more than the 3 pods"},
 		{"deadline of Kubernetes first", "Allow", map[string]string{deadline: "200s"}, "Etc/UTC", ""},
@@ -55,7 +66,7 @@ func TestPolicyAdvice(t *testing.T) {
 				annotations[k] = v
 			}
 			starting := any(200)
-			if c.annotations[order] == "serial" {
+			if c.annotations[order] == "serial" || c.annotations[catchUp] != "" {
 				starting = nil
 			}
 			cronJob := map[string]any{
@@ -98,7 +109,7 @@ func TestPolicyAdvice(t *testing.T) {
 // What leaves windows that nobody asks for is warned of when others wait for them, and
 // under limits for each index a refusal must not end the others.
 func TestJobAdvice(t *testing.T) {
-	serial := map[string]string{contract.AnnotationGuard: contract.Enabled, contract.AnnotationOrder: "serial", contract.AnnotationMaxAttempts: "2"}
+	serial := map[string]string{contract.AnnotationGuard: contract.Enabled, contract.AnnotationOrder: "serial", contract.AnnotationMaxAttempts: "2", contract.AnnotationCatchUp: "all"}
 	rule := func(action string, code int) map[string]any {
 		return map[string]any{"action": action, "onExitCodes": map[string]any{"operator": "In", "values": []int{code}}}
 	}
@@ -111,8 +122,9 @@ func TestJobAdvice(t *testing.T) {
 		{"one index fails all", nil, map[string]any{"backoffLimitPerIndex": 2, "podFailurePolicy": map[string]any{"rules": []any{rule("FailJob", 78), rule("Ignore", 75)}}}, "In [78] FailIndex"},
 		{"no limit for each index", nil, map[string]any{"podFailurePolicy": map[string]any{"rules": []any{rule("FailIndex", 78), rule("Ignore", 75)}}}, "In [78] FailJob"},
 		{"success before all indexes", nil, map[string]any{"successPolicy": map[string]any{"rules": []any{map[string]any{"succeededCount": 1}}}}, "successPolicy"},
-		{"suspended", map[string]any{"suspend": true}, nil, "spec.suspend"},
-		{"a deadline of Kubernetes", map[string]any{"startingDeadlineSeconds": 100}, nil, "after an outage of more than 100s"},
+		{"suspended", map[string]any{"suspend": true}, nil, ""},
+		{"a deadline of Kubernetes", map[string]any{"startingDeadlineSeconds": 100}, nil, ""},
+		{"a deadline that Kubernetes itself may miss", map[string]any{"startingDeadlineSeconds": 5}, nil, "that Kubernetes could have started in time"},
 	} {
 		job := map[string]any{
 			"backoffLimit": 2, "activeDeadlineSeconds": 60, "completionMode": "Indexed", "completions": 3, "parallelism": 3,
@@ -157,6 +169,8 @@ func TestBegin(t *testing.T) {
 		{"ledger", func(_, s *contract.Settings) { s.Ledger = "other" }, now, now},
 		{"schedule", func(_, s *contract.Settings) { s.Schedule = "@daily" }, now, now},
 		{"zone", func(_, s *contract.Settings) { s.TimeZone = "Asia/Shanghai" }, now, now},
+		{"rule for DST", func(_, s *contract.Settings) { s.DST = contract.DSTOnce }, now, now},
+		{"catch-up", func(_, s *contract.Settings) { s.CatchUp = contract.CatchUpAll }, before, before},
 		{"order turned on", func(e, _ *contract.Settings) { e.Order, e.OrderedSince = contract.OrderAny, time.Time{} }, before, now},
 		{"order turned off", func(_, s *contract.Settings) { s.Order = contract.OrderAny }, before, time.Time{}},
 		{"Indexed", func(e, _ *contract.Settings) { e.Indexed, e.Completions = false, 0 }, before, now},

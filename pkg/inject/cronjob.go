@@ -120,7 +120,7 @@ func PatchCronJob(in CronJob) (Stamp, error) {
 func begin(s *contract.Settings, earlier contract.Settings, now time.Time) {
 	s.Since = now.UTC().Truncate(time.Second).Add(time.Second)
 	same := earlier.Version != 0 && earlier.JobName == s.JobName && earlier.Ledger == s.Ledger &&
-		earlier.Schedule == s.Schedule && earlier.TimeZone == s.TimeZone
+		earlier.Schedule == s.Schedule && earlier.TimeZone == s.TimeZone && earlier.DST == s.DST
 	if s.Order == contract.OrderSerial {
 		s.OrderedSince = s.Since
 		if same && !earlier.OrderedSince.IsZero() && earlier.Indexed == s.Indexed && earlier.Completions == s.Completions {
@@ -179,6 +179,12 @@ func jobProblems(t *batchv1.JobTemplateSpec, spec string) []contract.Problem {
 				Cure: "Kubernetes writes it on each Job, and it tells Onceguard which window a Job is; remove it from the template",
 			})
 		}
+	}
+	if v, ok := t.Labels[contract.LabelCatchUp]; ok {
+		out = append(out, contract.Problem{
+			Field: "spec.jobTemplate.metadata.labels[" + contract.LabelCatchUp + "]", Value: v,
+			Cure: "Onceguard writes it on the Jobs that it makes itself, and all other Jobs that carry it are refused; remove it from the template",
+		})
 	}
 	if isIndexed(&t.Spec) {
 		return out // each index is a window of its own

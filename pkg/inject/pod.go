@@ -32,17 +32,17 @@ type Pod struct {
 // off it, since no CronJob stands behind it.
 func NeedsSpec(job *metav1.PartialObjectMetadata) bool {
 	_, stamped := job.Annotations[contract.AnnotationConfig]
-	return !stamped && cronJobOf(job) == ""
+	return !stamped && cronJobOf(job).Name == ""
 }
 
 // cronJobOf is the owner of kind CronJob, controlling or not; empty without one.
-func cronJobOf(job *metav1.PartialObjectMetadata) string {
+func cronJobOf(job *metav1.PartialObjectMetadata) metav1.OwnerReference {
 	for _, owner := range job.OwnerReferences {
 		if owner.Kind == "CronJob" && isBatch(owner.APIVersion) {
-			return owner.Name
+			return owner
 		}
 	}
-	return ""
+	return metav1.OwnerReference{}
 }
 
 // Injection is the answer about a pod.
@@ -127,12 +127,15 @@ func (g Guard) configure(in Pod, pod *corev1.Pod) (contract.Settings, contract.G
 	if s.Order == contract.OrderSerial {
 		config.Since, config.Previous = cmp.Or(s.OrderedSince, s.Since), derived.Previous
 	}
+	if derived.Trigger == contract.TriggerCatchUp && s.CatchUpParallel <= 1 {
+		config.Overlap = contract.OverlapWait // one at a time, and beside nothing else
+	}
 	if derived.Source == contract.SourceManual {
 		// Creation is told in whole seconds: what was closed in that very second was most
 		// likely why the Job was made.
 		config.Asked = job.Created.UTC().Truncate(time.Second).Add(time.Second)
 	}
-	config.WindowStart, config.WindowEnd = derived.Window.Start, derived.End
+	config.WindowStart, config.WindowEnd, config.Repeats = derived.Window.Start, derived.End, derived.Repeats
 	return s, config
 }
 
@@ -150,9 +153,10 @@ func (g Guard) settings(in Pod, pod *corev1.Pod) (contract.Settings, window.Job,
 	job := window.Job{
 		Namespace: in.Namespace, Name: in.Job.Name, UID: string(in.Job.UID), Created: in.Job.CreationTimestamp.Time,
 		Annotations: in.Job.Annotations, WindowStart: pod.Annotations[contract.AnnotationWindowStart],
-		Index: pod.Annotations[contract.AnnotationIndex],
+		Index: pod.Annotations[contract.AnnotationIndex], CatchUp: in.Job.Labels[contract.LabelCatchUp],
 	}
-	job.CronJob = cronJobOf(in.Job)
+	owner := cronJobOf(in.Job)
+	job.CronJob, job.CronJobUID = owner.Name, string(owner.UID)
 	text, stamped := in.Job.Annotations[contract.AnnotationConfig]
 	if stamped {
 		s, err := contract.DecodeSettings(text)

@@ -20,9 +20,12 @@ type Job struct {
 	UID         string
 	Created     time.Time
 	Annotations map[string]string
-	// CronJob is the name of the owner of kind CronJob, controlling or not; empty
+	// CronJob and CronJobUID name the owner of kind CronJob, controlling or not; empty
 	// when there is none.
-	CronJob string
+	CronJob    string
+	CronJobUID string
+	// CatchUp is the value of contract.LabelCatchUp; empty without it.
+	CatchUp string
 	// WindowStart is the value of contract.AnnotationWindowStart on the pod; it counts
 	// only for a Job without CronJob.
 	WindowStart string
@@ -37,8 +40,11 @@ type Derived struct {
 	// unknown.
 	Previous time.Time
 	End      time.Time
-	Source   contract.Source
-	Trigger  contract.Trigger
+	// Repeats is the window whose civil time the Job's repeats under contract.DSTOnce; zero
+	// for all others.
+	Repeats time.Time
+	Source  contract.Source
+	Trigger contract.Trigger
 }
 
 // Refusal says why a Job means no window, and the cure. It is permanent: asking
@@ -58,7 +64,9 @@ func refuse(format string, args ...any) (Derived, error) {
 //	the Job                                                window                            source
 //	no CronJob known, pod says window-start                that instant                      declared
 //	no CronJob known otherwise                             refused
-//	instantiate=manual, whatever the name                  by the manual policy              manual, separate
+//	instantiate=manual, whatever the name and label        by the manual policy              manual, separate
+//	labelled catch-up, and all else agrees (see catchUp)   that instant, to catch up         timestamp
+//	labelled so, but anything does not agree              refused
 //	scheduled-timestamp, agrees with the name's minutes    that instant                      timestamp
 //	scheduled-timestamp, does not agree                    refused
 //	named <cronjob>-<minutes>, an instant of the schedule  that instant                      name
@@ -69,6 +77,10 @@ func refuse(format string, args ...any) (Derived, error) {
 // retry means the same window. A scheduled-timestamp in the future is believed: the
 // controller's word decides which window a Job is, this program's clock does not,
 // and refusing would lose the window, as its controller makes no second Job.
+//
+// Under contract.DSTOnce the controller's Job for a civil time's second occurrence is told
+// the first one, which it repeats, and does not run. A manual Job made after the second
+// means the first, since a repeat is no instant of the schedule.
 //
 // Each index of an Indexed Job is a window of its own: "#<index>" follows the name.
 func Derive(job Job, s contract.Settings, now time.Time) (Derived, error) {
@@ -108,26 +120,35 @@ func derive(job Job, s contract.Settings, now time.Time) (Derived, error) {
 		return declared(job, s)
 	}
 	sched, schedErr := ParseSchedule(s.Schedule, s.TimeZone)
-	found := func(at time.Time, source contract.Source, trigger contract.Trigger) (Derived, error) {
+	sched = sched.With(s.DST)
+	found := func(at time.Time, source contract.Source) (Derived, error) {
 		return Derived{
 			Window: Window{JobName: s.JobName, Start: at.UTC()}, Previous: sched.Previous(at), End: sched.Next(at),
-			Source: source, Trigger: trigger,
+			Repeats: sched.Repeats(at), Source: source, Trigger: contract.TriggerScheduled,
 		}, nil
 	}
 	if job.Annotations[contract.AnnotationInstantiate] == "manual" {
 		return manual(job, s, sched, schedErr)
+	}
+	if job.CatchUp != "" {
+		return catchUp(job, s, sched, schedErr)
 	}
 	if text, ok := job.Annotations[contract.AnnotationScheduledTimestamp]; ok {
 		at, err := instant(text)
 		if err != nil {
 			return refuse("annotation %s of Job %s: %q is no instant: %v", contract.AnnotationScheduledTimestamp, job.Name, text, err)
 		}
+		if _, ok := catchUpMinutes(job.Name, s.CronJob); ok {
+			return refuse("Job %s has the name of a catch-up Job and says in its annotation %s which window it means, but it lacks the label %s, so Onceguard did not make it: "+
+				"to run a window again use kubectl onceguard rerun or backfill; to run the newest one use kubectl create job --from=cronjob/%s",
+				job.Name, contract.AnnotationScheduledTimestamp, contract.LabelCatchUp, s.CronJob)
+		}
 		if minutes, ok := suffix(job.Name); !ok || minutes != at.Unix()/60 {
 			return refuse("the name of Job %s ends in %q, but its annotation %s says %s, which is minute %d: "+
 				"the two must agree; name a copy of a Job with the same minutes at the end, or create a new one with kubectl create job --from=cronjob/%s",
 				job.Name, lastPart(job.Name), contract.AnnotationScheduledTimestamp, text, at.Unix()/60, s.CronJob)
 		}
-		return found(at, contract.SourceTimestamp, contract.TriggerScheduled)
+		return found(at, contract.SourceTimestamp)
 	}
 	if name, ok := strings.CutSuffix(job.Name, "-"+lastPart(job.Name)); ok && name == s.CronJob {
 		if minutes, ok := suffix(job.Name); ok {
@@ -140,11 +161,11 @@ func derive(job Job, s contract.Settings, now time.Time) (Derived, error) {
 					job.Name, contract.AnnotationScheduledTimestamp, s.Schedule, unknownWhy(sched))
 			case at.After(now.Add(Skew)):
 				return refuse("the name of Job %s means %s, which is in the future", job.Name, at.Format(time.RFC3339))
-			case !sched.Contains(at):
+			case !sched.Contains(at) && sched.Repeats(at).IsZero():
 				return refuse("the name of Job %s means %s, which is no instant of schedule %q in %s",
 					job.Name, at.Format(time.RFC3339), s.Schedule, sched.zone)
 			}
-			return found(at, contract.SourceName, contract.TriggerScheduled)
+			return found(at, contract.SourceName)
 		}
 	}
 	return manual(job, s, sched, schedErr)
@@ -235,8 +256,10 @@ func instant(text string) (time.Time, error) {
 }
 
 // suffix gives the minutes since 1970 that end the name of a CronJob's Job.
-func suffix(name string) (int64, bool) {
-	part := lastPart(name)
+func suffix(name string) (int64, bool) { return minutesOf(lastPart(name)) }
+
+// minutesOf reads minutes since 1970 as Kubernetes writes them.
+func minutesOf(part string) (int64, bool) {
 	if len(part) == 0 || len(part) > 9 || part[0] == '0' {
 		return 0, false
 	}

@@ -134,6 +134,74 @@ func TestDerive(t *testing.T) {
 	}
 }
 
+// A Job that Onceguard makes for a window that no Job came for: whatever does not agree is
+// refused, and says why.
+func TestDeriveCatchUp(t *testing.T) {
+	job := func(change ...func(*Job)) Job {
+		j := Job{
+			Name: CatchUpName("sync", at("2025-06-01T10:00:00Z")), UID: "u-9", CronJob: "sync", CronJobUID: "c-1", CatchUp: contract.Enabled,
+			Created: at("2025-06-01T11:07:31Z"), Annotations: map[string]string{stamp: "2025-06-01T10:00:00Z"},
+		}
+		for _, c := range change {
+			c(&j)
+		}
+		return j
+	}
+	owned := func(s *contract.Settings) { s.CronJobUID = "c-1" }
+	for _, c := range []struct {
+		name   string
+		job    Job
+		change []func(*contract.Settings)
+		want   string // a refusal has no trigger
+		source contract.Source
+		trig   contract.Trigger
+	}{
+		{name: "as made", job: job(), want: "2025-06-01T10:00:00Z", source: contract.SourceTimestamp, trig: contract.TriggerCatchUp},
+		{
+			name: "the stamp was written before the CronJob had a UID", job: job(), want: "2025-06-01T10:00:00Z",
+			change: []func(*contract.Settings){func(s *contract.Settings) { s.CronJobUID = "" }}, source: contract.SourceTimestamp, trig: contract.TriggerCatchUp,
+		},
+		{
+			name: "an orphan of a deleted CronJob", job: job(func(j *Job) { j.CronJob, j.CronJobUID = "", "" }), want: "2025-06-01T10:00:00Z",
+			source: contract.SourceTimestamp, trig: contract.TriggerCatchUp,
+		},
+		{name: "another label", job: job(func(j *Job) { j.CatchUp = "true" }), want: `has the value "true"; it stands only on Jobs that Onceguard makes`},
+		{name: "made by hand without the label", job: job(func(j *Job) { j.CatchUp = "" }), want: "but it lacks the label onceguard.dev/catch-up"},
+		{name: "no timestamp", job: job(func(j *Job) { j.Annotations = nil }), want: "but no annotation batch.kubernetes.io/cronjob-scheduled-timestamp"},
+		{name: "no instant", job: job(func(j *Job) { j.Annotations = map[string]string{stamp: "then"} }), want: `"then" is no instant`},
+		{name: "name and timestamp disagree", job: job(func(j *Job) { j.Name = "sync-r29146205" }), want: "means 2025-06-01T10:05:00Z, but its annotation"},
+		{name: "within the minute", job: job(func(j *Job) { j.Annotations = map[string]string{stamp: "2025-06-01T10:00:30Z"} }), want: "says 2025-06-01T10:00:30Z"},
+		{name: "the template carries the label", job: job(func(j *Job) { j.Name = "sync-29146200" }), want: "if the CronJob's template carries it, remove it there"},
+		{name: "the name of another CronJob", job: job(func(j *Job) { j.Name = "other-r29146200" }), want: "is not of the form sync-r<minutes since 1970>"},
+		{name: "no minutes", job: job(func(j *Job) { j.Name = "sync-r029146200" }), want: "is not of the form"},
+		{name: "owned by another CronJob", job: job(func(j *Job) { j.CronJob = "other" }), want: "belongs to CronJob other, but it was prepared for CronJob sync"},
+		{name: "owned by a CronJob of another time", job: job(func(j *Job) { j.CronJobUID = "c-0" }), want: "with UID c-0, but it was prepared for the one with UID c-1"},
+		{
+			name: "no instant of the schedule", job: job(func(j *Job) {
+				j.Name, j.Annotations = "sync-r29146201", map[string]string{stamp: "2025-06-01T10:01:00Z"}
+			}), want: `which is no instant of schedule "*/5 * * * *" in Etc/UTC`,
+		},
+		{name: "no zone", job: job(), change: []func(*contract.Settings){func(s *contract.Settings) { s.TimeZone = "" }}, want: "cannot be computed: it has no time zone"},
+		{name: "no schedule", job: job(), change: []func(*contract.Settings){func(s *contract.Settings) { s.Schedule = "x" }}, want: "is not a cron schedule"},
+		{
+			name: "kubectl create job sync-r29146200 --from of it", job: job(func(j *Job) { j.Annotations[inst] = "manual" }),
+			want: "2025-06-01T11:05:00Z", source: contract.SourceManual, trig: contract.TriggerManual,
+		},
+		{
+			name: "a tool's Job in that form", job: job(func(j *Job) { j.CatchUp, j.Annotations = "", nil }),
+			want: "2025-06-01T11:05:00Z", source: contract.SourceManual, trig: contract.TriggerManual,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			end := ""
+			if c.trig != "" {
+				end = at(c.want).Add(5 * time.Minute).Format(time.RFC3339)
+			}
+			check(t, c.job, settings(append([]func(*contract.Settings){owned}, c.change...)...), c.want, "", end, c.source, c.trig)
+		})
+	}
+}
+
 func TestDeriveWithoutCronJob(t *testing.T) {
 	s := settings(func(s *contract.Settings) { s.CronJob, s.Schedule, s.TimeZone = "", "", "" })
 	check(t, Job{Name: "load-7", WindowStart: "2025-06-01T12:00:00+02:00"}, s, "2025-06-01T10:00:00Z", "", "", contract.SourceDeclared, contract.TriggerScheduled)
@@ -210,10 +278,11 @@ func check(t *testing.T, job Job, s contract.Settings, want, jobName, end string
 }
 
 func FuzzDerive(f *testing.F) {
-	f.Add("sync-29146200", "2025-06-01T10:00:00Z", "", "*/5 * * * *", "Etc/UTC")
-	f.Add("sync-29146200", "", "manual", "@every 1h", "")
-	f.Fuzz(func(t *testing.T, name, timestamp, instantiate, schedule, zone string) {
-		job := Job{Name: name, UID: "u", Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{}}
+	f.Add("sync-29146200", "2025-06-01T10:00:00Z", "", "", "*/5 * * * *", "Etc/UTC")
+	f.Add("sync-29146200", "", "manual", "", "@every 1h", "")
+	f.Add("sync-r29146200", "2025-06-01T10:00:00Z", "", "enabled", "*/5 * * * *", "Europe/Berlin")
+	f.Fuzz(func(t *testing.T, name, timestamp, instantiate, label, schedule, zone string) {
+		job := Job{Name: name, UID: "u", CatchUp: label, Created: at("2025-06-01T10:07:31Z"), Annotations: map[string]string{}}
 		if timestamp != "" {
 			job.Annotations[stamp] = timestamp
 		}
