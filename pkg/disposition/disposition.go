@@ -61,6 +61,7 @@ const (
 	OnlyLatest Rule = "latest"      // catch-up=latest, and a newer window is due
 	GivenUp    Rule = "given-up"    // Jobs were made for it MakeLimit times, and none ran it
 	Nameless   Rule = "no-job-name" // the CronJob's name leaves no room for the Job's
+	Outside    Rule = "outside"     // planned before the schedule was edited, or older than the watermark
 	Gone       Rule = "gone"        // its CronJob was deleted
 )
 
@@ -97,6 +98,18 @@ type State struct {
 	// Suspensions are the intervals in which the CronJob was seen suspended, the oldest
 	// first, as far as they reach behind JudgedBefore.
 	Suspensions []Span `json:"suspensions,omitempty"`
+	// Sights are Jobs of windows without an answer, as last seen: what a Job that has gone
+	// would have told. Kept in memory only; without them the reason is poorer, and a Job that
+	// is gone is noticed when the next window is due.
+	Sights []Sight `json:"-"`
+}
+
+// Sight is what was last seen of the Jobs of a window.
+type Sight struct {
+	WindowStart time.Time
+	Reason      Reason
+	Evidence    string
+	Gone        time.Time // since when there is no Job; zero while there is one
 }
 
 // Execution is a window's row in the ledger.
@@ -113,9 +126,10 @@ type Execution struct {
 // Plan is a window that is to be run later.
 type Plan struct {
 	WindowStart time.Time
-	Reason      Reason // why it was missed; empty for what a person planned
-	By          string // who planned it: empty for the engine
-	Made        int    // how many Jobs were made for it
+	Reason      Reason    // why it was missed; empty for what a person planned
+	By          string    // who planned it: empty for the engine
+	Made        int       // how many Jobs were made for it
+	MadeAt      time.Time // when the last of them was, by the database's clock
 	CronJobUID  string
 }
 
@@ -126,6 +140,7 @@ type Job struct {
 	CatchUp     bool // made by the engine
 	Created     time.Time
 	Ended       bool
+	EndedAt     time.Time // zero when it has not, or nobody knows
 	Complete    bool
 	// Reason and Evidence say what keeps it from running, or why it ended; Starting when
 	// nothing is known.
@@ -144,6 +159,8 @@ type CronJob struct {
 	// RefusedReason is Admission or Quota.
 	Refused       string
 	RefusedReason Reason
+	// RefusedAt is when that was last seen: it says nothing about later windows. Zero: now.
+	RefusedAt time.Time
 }
 
 // View is all that a decision is made from.
@@ -170,7 +187,8 @@ type Decision struct {
 	// Unplan are planned windows that nothing is made for any more, with the gap that is
 	// recorded instead.
 	Unplan []Gap
-	// Make are planned windows to make a Job for now, oldest first.
+	// Make are planned windows to make a Job for now, oldest first. A Job that was made for
+	// such a window before has ended: it is to be deleted first, for its name is needed.
 	Make []time.Time
 	// Exhaust are windows whose Job has given up: they are closed.
 	Exhaust []Gap
