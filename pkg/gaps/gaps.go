@@ -69,6 +69,7 @@ type Schedule struct {
 	State      disposition.State
 	Note       string    // Decision.Note
 	Gone       time.Time // when Gone was called; zero while there is the CronJob. Judge undoes it.
+	LookedAt   time.Time // when it was last judged, by the database's clock; Judge does not read it
 }
 
 // Load gives all that is remembered, by job name and UID; of CronJobs that are gone only for
@@ -76,15 +77,15 @@ type Schedule struct {
 func Load(ctx context.Context, db DB) ([]Schedule, error) {
 	const what = "read the schedules"
 	rows, err := db.Query(ctx, `SELECT job_name, cron_job_uid, cron_job, coalesce(schedule, ''), coalesce(time_zone, ''), coalesce(dst, ''), coalesce(catch_up, ''),
-		since, judged_before, open, suspensions, coalesce(note, ''), gone_at FROM onceguard.engine_schedules()`)
+		since, judged_before, open, suspensions, coalesce(note, ''), gone_at, looked_at FROM onceguard.engine_schedules()`)
 	if err != nil {
 		return nil, translate(what, err)
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Schedule, err error) {
 		var gone *time.Time
 		err = row.Scan(&s.JobName, &s.CronJobUID, &s.CronJob, &s.Schedule, &s.TimeZone, &s.DST, &s.CatchUp,
-			&s.Since, &s.State.JudgedBefore, &s.State.Open, &s.State.Suspensions, &s.Note, &gone)
-		s.Since, s.State.JudgedBefore = s.Since.UTC(), s.State.JudgedBefore.UTC()
+			&s.Since, &s.State.JudgedBefore, &s.State.Open, &s.State.Suspensions, &s.Note, &gone, &s.LookedAt)
+		s.Since, s.State.JudgedBefore, s.LookedAt = s.Since.UTC(), s.State.JudgedBefore.UTC(), s.LookedAt.UTC()
 		for i, w := range s.State.Open {
 			s.State.Open[i] = w.UTC()
 		}
@@ -256,6 +257,23 @@ func Judge(ctx context.Context, db DB, judgements []Judgement) error {
 func Making(ctx context.Context, db DB, jobName string, window time.Time, cronJobUID, job string) (bool, error) {
 	return one[bool](ctx, db, fmt.Sprintf("plan of %s %s", jobName, window.UTC().Format(time.RFC3339)),
 		`SELECT onceguard.engine_making($1, $2, $3, $4)`, jobName, window, cronJobUID, job)
+}
+
+// Asked is a CronJob for which a person has planned windows.
+type Asked struct {
+	JobName    string
+	CronJobUID string // empty while the job has no CronJob
+}
+
+// Wanted gives the CronJobs with windows that a person has planned and no Job was made for.
+func Wanted(ctx context.Context, db DB) ([]Asked, error) {
+	const what = "ask for what people have planned"
+	rows, err := db.Query(ctx, `SELECT DISTINCT job_name, coalesce(cron_job_uid, '') FROM onceguard.plans WHERE planned_by IS NOT NULL AND made = 0`)
+	if err != nil {
+		return nil, translate(what, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Asked])
+	return all, translate(what, err)
 }
 
 // Gone records that there is no such CronJob any more: what of it was late is missed, and

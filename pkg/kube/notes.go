@@ -206,16 +206,16 @@ func (n *Notes) tell(ctx context.Context, what note) error {
 		kind = corev1.EventTypeNormal
 	}
 	for _, object := range about {
-		if err := event(ctx, n.Client, n.Log, object, what.reason, kind, message, string(what.podUID), n.Now()); err != nil {
+		if err := Event(ctx, n.Client, n.Log, object, what.reason, kind, message, string(what.podUID), n.Now()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// event writes one Event. news tells it from others of that reason about the same
+// Event writes one Event. news tells it from others of that reason about the same
 // object; it has the same name whoever writes it, so that two replicas write one.
-func event(ctx context.Context, client kubernetes.Interface, log *zap.Logger, about corev1.ObjectReference, reason, kind, message, news string, at time.Time) error {
+func Event(ctx context.Context, client kubernetes.Interface, log *zap.Logger, about corev1.ObjectReference, reason, kind, message, news string, at time.Time) error {
 	sum := sha256.Sum256([]byte(news + reason + about.Kind))
 	now := metav1.NewTime(at)
 	_, err := client.CoreV1().Events(about.Namespace).Create(ctx, &corev1.Event{

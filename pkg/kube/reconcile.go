@@ -133,7 +133,7 @@ func (r *Reconciler) tell(ctx context.Context, c *batchv1.CronJob, left []string
 		news := string(c.UID) + sentence
 		if !slices.Contains(before, news) {
 			about := corev1.ObjectReference{APIVersion: "batch/v1", Kind: "CronJob", Namespace: c.Namespace, Name: c.Name, UID: c.UID}
-			if err := event(ctx, r.Client, r.Log, about, ReasonBadAnnotation, corev1.EventTypeWarning, sentence, news, r.Now()); err != nil {
+			if err := Event(ctx, r.Client, r.Log, about, ReasonBadAnnotation, corev1.EventTypeWarning, sentence, news, r.Now()); err != nil {
 				return err
 			}
 		}
