@@ -228,6 +228,12 @@ func (d *decider) remember() {
 	if !d.known {
 		return
 	}
+	for _, g := range d.gaps {
+		if g.Status != Late && !d.isJudged(g.First) {
+			s.Settled = append(s.Settled, g)
+		}
+	}
+	s.Settled = s.Settled[max(0, len(s.Settled)-mostOpen):]
 	keep := func(w time.Time) bool {
 		_, ran := d.executions[w.Unix()]
 		return !ran && !w.Before(s.JudgedBefore) && w.Before(d.end)

@@ -73,6 +73,9 @@ func (d *decider) cuts() []time.Time {
 		}
 	}
 	single(d.CronJob.LastScheduled)
+	for _, g := range d.State.Settled {
+		cuts = append(cuts, g.First, g.Last.Add(1))
+	}
 	for _, s := range d.state.Suspensions {
 		cuts = append(cuts, s.From, s.To)
 	}
@@ -126,6 +129,9 @@ func (d *decider) answer(w time.Time) (answer, Gap) {
 	if planned && p.By == "" {
 		return answered, Gap{}
 	}
+	if g, before := d.settledAs(w); before && len(d.jobs[key]) == 0 {
+		return gone, g
+	}
 	// What a person plans is judged like any other: the answer stands if he thinks better of it.
 	g, how := d.cause(w)
 	if how == gone {
@@ -138,6 +144,18 @@ func (d *decider) answer(w time.Time) (answer, Gap) {
 		g.Status = Late
 	}
 	return how, g
+}
+
+// settledAs gives the answer that a window had at the last look, if that is final.
+func (d *decider) settledAs(w time.Time) (Gap, bool) {
+	at, exact := slices.BinarySearchFunc(d.State.Settled, w, func(g Gap, w time.Time) int { return g.First.Compare(w) })
+	if !exact {
+		at--
+	}
+	if at < 0 || w.After(d.State.Settled[at].Last) {
+		return Gap{}, false
+	}
+	return d.State.Settled[at], true
 }
 
 // outcome says what becomes of a window that no Job will come for, given the cause.

@@ -36,17 +36,17 @@ func (d *decider) plan() {
 		case !due:
 			continue
 		}
-		tooMany := p.By == "" && d.settings.CatchUp != "" && over > 0
-		if g, drop := d.dropped(p, tooMany); drop {
-			// A window that is judged again would be planned again.
-			if p.WindowStart.Before(d.state.JudgedBefore) {
-				g.First, g.Last, g.Windows = p.WindowStart, p.WindowStart, 1
-				d.unplans = append(d.unplans, g)
-				over--
-			}
+		g, drop := d.dropped(p, over > 0)
+		if !drop {
+			ready = append(ready, p)
 			continue
 		}
-		ready = append(ready, p)
+		if g.Rule == GivenUp && !d.isJudged(p.WindowStart) {
+			continue // it would be planned again
+		}
+		g.First, g.Last, g.Windows = p.WindowStart, p.WindowStart, 1
+		d.unplans = append(d.unplans, g)
+		over--
 	}
 	if d.CronJob.Suspended || !d.known {
 		return
@@ -56,12 +56,15 @@ func (d *decider) plan() {
 	}
 	for _, p := range ready[:min(len(ready), max(0, max(1, d.settings.CatchUpParallel)-running))] {
 		d.makes = append(d.makes, p.WindowStart)
-		if p.WindowStart.Before(d.state.JudgedBefore) {
+		if d.isJudged(p.WindowStart) {
 			d.open(p.WindowStart)
 		}
 		d.look(d.Now.Add(Grace))
 	}
 }
+
+// isJudged reports whether a window is not judged again at the next look.
+func (d *decider) isJudged(w time.Time) bool { return w.Before(d.state.JudgedBefore) }
 
 // ours reports whether the Job of a plan is to be made from this CronJob.
 func (d *decider) ours(p Plan) bool {
@@ -135,7 +138,7 @@ func (d *decider) dropped(p Plan, tooMany bool) (Gap, bool) {
 		return superseded(g), true
 	case w.Before(d.old):
 		g.Rule = TooOld
-	case tooMany:
+	case tooMany && (d.isJudged(w) || w.Before(d.few)):
 		g.Rule = TooMany
 	default:
 		return g, false

@@ -1,0 +1,61 @@
+package disposition
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceguard/onceguard/test/prove"
+)
+
+// historyVariable names one history, to run it alone.
+const historyVariable = "ONCEGUARD_HISTORY"
+
+const brokenPromise = "promise broken"
+
+// Whatever befalls the controller, the Jobs, the webhook and the engines: when the dust has
+// settled each due window has one answer, none ran twice, and what was to be caught up is.
+func TestProveDispositions(t *testing.T) {
+	seed := prove.Seed(t)
+	counts := map[string]int{}
+	from, upto := 0, prove.Times(200, 5000)
+	if n, err := strconv.Atoi(os.Getenv(historyVariable)); err == nil {
+		from, upto = n, n+1
+	}
+	bad := 0
+	for n := from; n < upto && bad < 3; n++ {
+		w := history(rand.New(rand.NewPCG(seed, uint64(n))))
+		for what, k := range w.counts {
+			counts[what] += k
+		}
+		if len(w.broken) > 0 {
+			bad++
+			t.Errorf("%s in history %d (%s=%d): %s %s %s catch-up %q dst %q, %+v\n  %s", brokenPromise, n, historyVariable, n,
+				w.cronJob.Settings.Schedule, w.cronJob.Settings.TimeZone, w.policy, w.cronJob.Settings.CatchUp, w.cronJob.Settings.DST, w.faults, strings.Join(w.broken, "\n  "))
+		}
+	}
+	prove.Report(t, "each window has one answer, and catch-up runs it once",
+		"%d histories, %d looks: %d windows: %d run, %d missed, %d skipped; %d caught up by %d Jobs, %d exhausted, %d reasons compared", upto-from, counts["looks"],
+		counts["windows"], counts["windows run"], counts["windows missed"], counts["windows skipped"], counts["planned"], counts["catch-up Jobs"], counts["exhausted"], counts["reasons compared"])
+	t.Log(counts)
+}
+
+// history is four hours of trouble and then peace.
+func history(rnd *rand.Rand) *world {
+	w := newWorld(rnd)
+	for until := w.now.Add(4 * time.Hour); w.now.Before(until) && len(w.broken) == 0; {
+		w.step()
+	}
+	w.heal()
+	// Long enough for all that was planned, one after the other.
+	for i := 0; i < 20_000 && len(w.broken) == 0 && (i < 1500 || len(w.plans) > 0); i++ {
+		w.step()
+	}
+	if len(w.broken) == 0 {
+		w.verify()
+	}
+	return w
+}
