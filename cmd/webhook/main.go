@@ -1,6 +1,7 @@
 // Command webhook is Onceguard's control-plane program.
 //
 //	webhook serve    answer the API server, stamp CronJobs, write Events
+//	webhook engine   give every due window its answer, and make Jobs for those to be run later
 //	webhook migrate  bring a ledger to this version's schema (the owner's URL from a file)
 //	webhook version
 //
@@ -28,6 +29,19 @@
 //
 // Annotating a CronJob in an excluded namespace must not be ignored, but the hooks
 // are not called there: the chart's ValidatingAdmissionPolicy refuses it.
+//
+// # engine
+//
+// It runs beside serve, under a ServiceAccount of its own. Of several one leads, by a Lease.
+//
+//	--ledgers-dir           ONCEGUARD_LEDGERS_DIR           /etc/onceguard/ledgers; a directory per ledger, with the file url
+//	--namespaces            ONCEGUARD_NAMESPACES            empty: all; comma-separated, those whose CronJobs it looks after
+//	--excluded-namespaces   ONCEGUARD_EXCLUDED_NAMESPACES   kube-system; comma-separated, those that it leaves alone
+//	--namespace             ONCEGUARD_NAMESPACE             required; where this program runs, and its Lease is
+//	--lease-name            ONCEGUARD_LEASE_NAME            onceguard-engine
+//	--health-listen         ONCEGUARD_HEALTH_LISTEN         :8081, HTTP: /healthz, /readyz
+//	--log-level             ONCEGUARD_LOG_LEVEL             info; debug, warn, error
+//	--kubeconfig            KUBECONFIG                      empty: the pod's ServiceAccount
 //
 // # migrate
 //
@@ -85,7 +99,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 
 func command(ctx context.Context, args []string, env map[string]string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
-		return usage("give a command: serve, migrate or version")
+		return usage("give a command: serve, engine, migrate or version")
 	}
 	switch args[0] {
 	case "serve":
@@ -94,6 +108,12 @@ func command(ctx context.Context, args []string, env map[string]string, stdout, 
 			return err
 		}
 		return serve(ctx, o, stderr)
+	case "engine":
+		o, err := readEngineOptions(args[1:], env)
+		if err != nil {
+			return err
+		}
+		return runEngine(ctx, o, stderr)
 	case "migrate":
 		o, err := migrateOptions(args[1:])
 		if err != nil {
@@ -104,7 +124,7 @@ func command(ctx context.Context, args []string, env map[string]string, stdout, 
 		_, err := fmt.Fprintln(stdout, version)
 		return err
 	default:
-		return usage("unknown command %q; there are serve, migrate and version", args[0])
+		return usage("unknown command %q; there are serve, engine, migrate and version", args[0])
 	}
 }
 

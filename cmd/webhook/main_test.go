@@ -30,7 +30,7 @@ func TestWrongCommandLinesSayWhatIsAccepted(t *testing.T) {
 		args []string
 		says string
 	}{
-		{nil, "serve, migrate or version"},
+		{nil, "serve, engine, migrate or version"},
 		{[]string{"sreve"}, `"sreve"`},
 		{[]string{"serve"}, "--guard-image"},
 		{[]string{"serve", "--guard-image=g:1"}, "--namespace"},
@@ -44,6 +44,14 @@ func TestWrongCommandLinesSayWhatIsAccepted(t *testing.T) {
 		{append(base, "--cluster=a:b"), `"a:b"`},
 		{append(base, "--ledger-secret-prefix=-"), `"-default"`},
 		{append(base, "--drain=soon"), `"soon"`},
+		{[]string{"engine"}, "--namespace"},
+		{[]string{"engine", "--namespace=n", "more"}, `"more"`},
+		{[]string{"engine", "--namespace=a/b"}, `"a/b"`},
+		{[]string{"engine", "--namespace=n", "--lease-name="}, "--lease-name"},
+		{[]string{"engine", "--namespace=n", "--log-level=loud"}, `"loud"`},
+		{[]string{"engine", "--namespace=n", "--namespaces=a,B"}, `"B"`},
+		{[]string{"engine", "--namespace=n", "--namespaces=a,b", "--excluded-namespaces=b"}, `--namespaces: "b" is also one of --excluded-namespaces`},
+		{[]string{"engine", "--namespace=n", "--nonsense=1"}, "nonsense"},
 		{[]string{"migrate"}, "--url-file is missing"},
 		{[]string{"migrate", "--url-file=x", "--grant=role"}, "ROLE=PATTERN, like shop_jobs=shop/*"},
 		{[]string{"migrate", "--url-file=x", "--timeout=0s"}, "--timeout"},

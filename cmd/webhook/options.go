@@ -36,12 +36,7 @@ func serveOptions(args []string, env map[string]string) (options, error) {
 	o := options{guard: inject.Guard{Resources: inject.DefaultResources()}}
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	text := func(to *string, name, variable, def string) {
-		if v, ok := env[variable]; ok && v != "" {
-			def = v
-		}
-		flags.StringVar(to, name, def, variable)
-	}
+	text := textFlags(flags, env)
 	var drain string
 	text(&o.listen, "listen", "ONCEGUARD_LISTEN", ":9443")
 	text(&o.healthListen, "health-listen", "ONCEGUARD_HEALTH_LISTEN", ":8081")
@@ -114,6 +109,16 @@ func (o *options) check(drain string) error {
 	}
 	o.excluded, err = names("--excluded-namespaces", o.excludedText)
 	return err
+}
+
+// textFlags gives a function that defines a flag whose default the environment may replace.
+func textFlags(flags *flag.FlagSet, env map[string]string) func(to *string, name, variable, def string) {
+	return func(to *string, name, variable, def string) {
+		if v, ok := env[variable]; ok && v != "" {
+			def = v
+		}
+		flags.StringVar(to, name, def, variable)
+	}
 }
 
 // names reads a comma-separated list of Kubernetes names.

@@ -81,7 +81,7 @@ func serveWith(ctx context.Context, o options, clients kube.Clients, log *zap.Lo
 
 	quiet := zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zapcore.WarnLevel)))
 	webhook := &http.Server{
-		Handler: admission.New(admission.Config{Jobs: jobs, Guard: o.guard, Now: time.Now, Log: log}),
+		Handler: admission.New(admission.Config{Jobs: jobs, CronJobs: kube.CronJobs{Client: clients.Typed}, Guard: o.guard, Now: time.Now, Log: log}),
 		TLSConfig: &tls.Config{
 			GetCertificate: keeper.Certificate, MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"h2", "http/1.1"},
@@ -90,7 +90,13 @@ func serveWith(ctx context.Context, o options, clients kube.Clients, log *zap.Lo
 		ErrorLog: quiet, // connections that break in the handshake are other people's news
 	}
 	var leaving atomic.Bool
-	health := &http.Server{Handler: healthHandler(keeper, &leaving), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, ErrorLog: quiet}
+	ready := func() error {
+		if leaving.Load() {
+			return errors.New("leaving")
+		}
+		return keeper.Ready()
+	}
+	health := &http.Server{Handler: healthHandler(ready), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, ErrorLog: quiet}
 	running.Go(func() { failed <- served(webhook.ServeTLS(listener, "", "")) })
 	running.Go(func() { failed <- served(health.Serve(healthListener)) })
 	log.Info("serving", zap.String("version", version), zap.Stringer("listen", listener.Addr()), zap.Stringer("health", healthListener.Addr()))
@@ -125,17 +131,13 @@ func served(err error) error {
 	return err
 }
 
-// healthHandler: healthy is whoever answers; ready is who can serve a certificate
-// that the API servers trust and is not leaving.
-func healthHandler(keeper *certs.Keeper, leaving *atomic.Bool) http.Handler {
+// healthHandler: healthy is whoever answers. The webhook is ready when it can serve a
+// certificate that the API servers trust, and is not leaving.
+func healthHandler(ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		err := keeper.Ready()
-		if leaving.Load() {
-			err = errors.New("leaving")
-		}
-		if err != nil {
+		if err := ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/onceguard/onceguard/pkg/kube"
+)
+
+// The terms of the Lease. Whoever stops gives it back; after a crash another engine leads
+// within leaseTime.
+const (
+	leaseTime = time.Minute
+	renewTime = 40 * time.Second
+	retryTime = 10 * time.Second
+)
+
+// Engine gives windows their answers. Set the fields, then call Run once.
+type Engine struct {
+	Clients kube.Clients
+	Ledgers Ledgers
+	// Namespaces are those that are looked at; empty: all. Excluded are left alone.
+	Namespaces, Excluded []string
+	// Namespace and Lease name the Lease by which one engine is chosen, Identity is this one's
+	// name in it. Without a Lease this engine leads at once.
+	Namespace, Lease, Identity string
+	// Now is the only clock that windows are judged by.
+	Now func() time.Time
+	Log *zap.Logger
+
+	Counters Counters
+
+	cluster *cluster
+	state   atomic.Int32
+	blind   sync.Once
+
+	mu      sync.Mutex
+	workers map[string]*worker
+	start   func(*worker) // set while the engine leads and its copy of the cluster is whole
+}
+
+// How the engine stands.
+const (
+	begun int32 = iota
+	standsBy
+	reads
+	leads
+)
+
+// Ready is nil when the engine does its part: it leads and its copy of the cluster is whole,
+// or another one leads.
+func (e *Engine) Ready() error {
+	switch e.state.Load() {
+	case leads, standsBy:
+		return nil
+	case reads:
+		return errors.New("CronJobs and Jobs are being read")
+	}
+	return errors.New("not begun")
+}
+
+// Run works until ctx ends: it waits for the Lease, leads, and gives the Lease back when all
+// has stopped. When the Lease is lost it waits for it again. The error is about the
+// configuration.
+func (e *Engine) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if e.Lease == "" {
+			e.lead(ctx)
+			continue
+		}
+		if err := e.term(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// term waits for the Lease and leads while it is held.
+func (e *Engine) term(ctx context.Context) error {
+	// The elector goes on until everything has stopped, so that nobody else begins before.
+	election, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	leading := make(chan context.Context, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Lease}, Client: e.Clients.Typed.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
+		},
+		LeaseDuration: leaseTime, RenewDeadline: renewTime, RetryPeriod: retryTime, ReleaseOnCancel: true, Name: e.Lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(held context.Context) { leading <- held },
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("lease %s/%s: %w", e.Namespace, e.Lease, err)
+	}
+	e.state.Store(standsBy)
+	done := make(chan struct{})
+	go func() { defer close(done); elector.Run(election) }()
+	select {
+	case <-ctx.Done():
+	case <-done:
+	case held := <-leading:
+		e.Log.Info("leading", zap.String("lease", e.Namespace+"/"+e.Lease), zap.String("as", e.Identity))
+		work, stop := context.WithCancel(ctx)
+		lost := context.AfterFunc(held, stop)
+		e.lead(work)
+		lost()
+		stop()
+		e.Log.Info("not leading any more")
+	}
+	e.state.Store(standsBy)
+	release()
+	<-done
+	return nil
+}
+
+// lead does the work until ctx ends and all of it has stopped.
+func (e *Engine) lead(ctx context.Context) {
+	e.state.Store(reads)
+	var running sync.WaitGroup
+	e.mu.Lock()
+	e.workers, e.start = map[string]*worker{}, nil
+	e.mu.Unlock()
+	e.cluster = newCluster(e.Namespaces, e.Excluded, e.cronJobChanged, e.jobChanged)
+	e.cluster.watch(ctx, e.Clients, e.Log, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.start = func(w *worker) { running.Go(func() { w.run(ctx) }) }
+		for _, w := range e.workers {
+			e.start(w)
+		}
+		e.state.Store(leads)
+		e.Log.Info("CronJobs and Jobs are read", zap.Int("cronjobs", len(e.cluster.cronJobs())), zap.Int("ledgers", len(e.workers)))
+	})
+	// No watch, so nobody starts another worker.
+	e.mu.Lock()
+	e.start = nil
+	e.mu.Unlock()
+	running.Wait()
+}
+
+// Wake has everybody look at the clock again: for tests that move it.
+func (e *Engine) Wake() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range e.workers {
+		w.poke()
+	}
+}
+
+// worker gives the worker of a ledger, a new one if need be.
+func (e *Engine) worker(ledger string) *worker {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.workers[ledger]
+	if w == nil {
+		w = newWorker(e, ledger)
+		e.workers[ledger] = w
+		if e.start != nil {
+			e.start(w)
+		}
+	}
+	return w
+}
+
+func (e *Engine) cronJobChanged(now, before *cronJob, small bool) {
+	if before != nil && (now == nil || now.Settings.Ledger != before.Settings.Ledger) {
+		e.worker(before.Settings.Ledger).touch(before.uid)
+	}
+	switch {
+	case now == nil:
+	case small:
+		e.worker(now.Settings.Ledger).stir(now.uid, "")
+	default:
+		e.worker(now.Settings.Ledger).touch(now.uid)
+	}
+}
+
+func (e *Engine) jobChanged(owner, job types.UID) {
+	if c := e.cluster.cronJob(owner); c != nil {
+		e.worker(c.Settings.Ledger).stir(owner, job)
+	}
+}
+
+// wait returns after d, when poked, or when ctx ends.
+func (e *Engine) wait(ctx context.Context, d time.Duration, poked <-chan struct{}) {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-poked:
+	}
+}

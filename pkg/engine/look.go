@@ -1,0 +1,368 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/onceguard/onceguard/pkg/disposition"
+	"github.com/onceguard/onceguard/pkg/gaps"
+)
+
+// one is a CronJob in a look.
+type one struct {
+	*subject
+	c        *cronJob
+	news     map[types.UID]bool
+	decision disposition.Decision
+	plans    []disposition.Plan
+	more     bool // the ledger had more to say than one look takes
+}
+
+// look takes the CronJobs of a batch all the way: what the ledger knows, what the cluster
+// says about the rest, the decision, what is written, the Jobs that are made. All of them
+// are back in the heap afterwards; the error is about the ledger.
+func (w *worker) look(ctx context.Context, due []*subject) (err error) {
+	now := w.engine.Now()
+	back := map[*subject]bool{} // given back already
+	defer func() {
+		for _, s := range due {
+			if !back[s] {
+				w.put(s, now, true)
+			}
+		}
+	}()
+	var all []*one
+	for _, s := range due {
+		c := w.engine.cluster.cronJob(s.uid)
+		if c == nil || c.Settings.Ledger != w.name {
+			if err := w.goneFor(ctx, s); err != nil {
+				return err
+			}
+			back[s] = true
+			w.forget(s)
+			continue
+		}
+		if err := w.begin(ctx, s, c, now); err != nil {
+			return err
+		}
+		w.mu.Lock()
+		o := &one{subject: s, c: c, news: s.news}
+		s.news = nil
+		w.mu.Unlock()
+		all = append(all, o)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	asks := make([]gaps.Ask, 0, len(all))
+	for _, o := range all {
+		asks = append(asks, gaps.Ask{JobName: o.c.Settings.JobName, CronJobUID: string(o.uid), From: o.state.JudgedBefore, Upto: latest(now, o.state.JudgedBefore), Open: o.state.Open})
+	}
+	known, err := look(ctx, w.book, asks)
+	if err != nil {
+		return err
+	}
+	w.engine.Counters.Looks.Add(int64(len(all)))
+	var judged []*one
+	for i, o := range all {
+		if err := w.decide(ctx, o, known[i], now); err != nil {
+			w.log.Warn("why windows did not run cannot be asked; looking again", zap.String("cronjob", o.c.text()), zap.Error(err))
+			back[o.subject] = true
+			w.put(o.subject, now.Add(disposition.Grace/2), true)
+			continue
+		}
+		judged = append(judged, o)
+	}
+	if err := w.judge(ctx, judged, now); err != nil {
+		return err
+	}
+	for _, o := range judged {
+		if err := w.make(ctx, o); err != nil {
+			return err
+		}
+		w.tell(ctx, o)
+		back[o.subject] = true
+		w.put(o.subject, o.next(now), o.restless())
+	}
+	return nil
+}
+
+// begin brings what is remembered of a CronJob in line with what it is now: a new one begins
+// where guarding began, and so does one whose schedule, zone, ledger or job name was edited.
+func (w *worker) begin(ctx context.Context, s *subject, c *cronJob, now time.Time) error {
+	if s.recorded.CronJobUID == "" {
+		key := rowKey{c.Settings.JobName, s.uid}
+		if r, ok := w.rows[key]; ok {
+			s.recorded, s.state = r, r.State
+			delete(w.rows, key)
+		}
+	}
+	if s.recorded.CronJobUID != "" && s.recorded.JobName != c.Settings.JobName {
+		if err := w.goneFor(ctx, s); err != nil {
+			return err
+		}
+		s.recorded, s.state, s.gaps, s.written = gaps.Schedule{}, disposition.State{}, nil, time.Time{}
+	}
+	if !s.state.JudgedBefore.Before(c.Settings.Since) {
+		return nil
+	}
+	if s.recorded.CronJobUID != "" {
+		return w.handOver(ctx, s, c, now)
+	}
+	s.state.JudgedBefore = c.Settings.Since
+	return nil
+}
+
+// goneFor records that a CronJob is no longer there, or no longer guarded under that name.
+func (w *worker) goneFor(ctx context.Context, s *subject) error {
+	if s.recorded.CronJobUID == "" {
+		for key, r := range w.rows { // one that went before its first look
+			if key.uid == s.uid && r.Gone.IsZero() {
+				s.recorded = r
+			}
+		}
+	}
+	if s.recorded.CronJobUID == "" {
+		return nil
+	}
+	if err := gone(ctx, w.book, s.uid); err != nil {
+		return err
+	}
+	w.log.Info("CronJob gone", zap.String("cronjob", s.recorded.CronJob), zap.String("job_name", s.recorded.JobName))
+	return nil
+}
+
+// decide fills the decision of one CronJob. The error is about the API server.
+func (w *worker) decide(ctx context.Context, o *one, known gaps.Seen, now time.Time) error {
+	o.plans, o.more = known.Plans, known.Upto.Before(now) && known.Upto.After(o.state.JudgedBefore)
+	v := disposition.View{
+		Now: now, CronJob: o.c.CronJob, State: o.state, ClosedBefore: known.ClosedBefore, Upto: earliest(known.Upto, now),
+		Executions: known.Executions, Plans: known.Plans,
+	}
+	jobs, err := w.views(ctx, o, v)
+	if err != nil {
+		return err
+	}
+	v.Jobs = jobs
+	if v.CronJob.RefusedReason, v.CronJob.Refused, v.CronJob.RefusedAt, err = w.refusals(ctx, o, v); err != nil {
+		return err
+	}
+	o.decision = disposition.Decide(v)
+	return nil
+}
+
+// judge writes what has changed, with one statement.
+func (w *worker) judge(ctx context.Context, all []*one, now time.Time) error {
+	var writes []gaps.Judgement
+	var of []*one
+	for _, o := range all {
+		if j, changed := o.judgement(now); changed {
+			writes, of = append(writes, j), append(of, o)
+		} else {
+			o.state = o.decision.State
+		}
+	}
+	err := judge(ctx, w.book, writes)
+	if errors.Is(err, gaps.ErrInvalid) && len(writes) > 1 {
+		// One that is refused must not keep the others from being written.
+		for i, o := range of {
+			if err := w.judgeOne(ctx, o, writes[i], now); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if errors.Is(err, gaps.ErrInvalid) {
+		w.refusedJudgement(of[0], err)
+		return nil
+	}
+	outdated, some := errors.AsType[*gaps.Outdated](err)
+	if err != nil && !some {
+		return err
+	}
+	for i, o := range of {
+		if some && slices.Contains(outdated.Judgements, i) {
+			w.outdated(o)
+			continue
+		}
+		w.engine.Counters.Judged.Add(1)
+		o.record(writes[i], now)
+	}
+	return nil
+}
+
+func (w *worker) judgeOne(ctx context.Context, o *one, j gaps.Judgement, now time.Time) error {
+	err := judge(ctx, w.book, []gaps.Judgement{j})
+	switch _, outdated := errors.AsType[*gaps.Outdated](err); {
+	case errors.Is(err, gaps.ErrInvalid):
+		w.refusedJudgement(o, err)
+		return nil
+	case outdated:
+		w.outdated(o)
+		return nil
+	case err != nil:
+		return err
+	}
+	w.engine.Counters.Judged.Add(1)
+	o.record(j, now)
+	return nil
+}
+
+// refusedJudgement leaves a CronJob as it was: nothing is made of what was not recorded.
+func (w *worker) refusedJudgement(o *one, err error) {
+	w.log.Error("a judgement was not accepted; this CronJob waits, others go on", zap.String("cronjob", o.c.text()), zap.Error(err))
+	o.decision = disposition.Decision{State: o.state, Next: w.engine.Now().Add(longestPause)}
+}
+
+// outdated drops what is remembered of a CronJob that another engine has judged meanwhile;
+// the next look reads it again.
+func (w *worker) outdated(o *one) {
+	w.log.Info("another engine has judged meanwhile; reading again", zap.String("cronjob", o.c.text()))
+	o.recorded, o.state, o.gaps, o.written = gaps.Schedule{}, disposition.State{}, nil, time.Time{}
+	w.loaded = time.Time{}
+	o.decision = disposition.Decision{Next: w.engine.Now().Add(settle)}
+}
+
+// judgement is what there is to write, and whether it differs from what is written.
+func (o *one) judgement(now time.Time) (gaps.Judgement, bool) {
+	d, set := o.decision, o.c.Settings
+	j := gaps.Judgement{
+		Schedule: gaps.Schedule{
+			JobName: set.JobName, CronJobUID: string(o.uid), CronJob: o.c.text(), Schedule: set.Schedule, TimeZone: set.TimeZone,
+			DST: set.DST, CatchUp: set.CatchUp, Since: set.Since, State: d.State, Note: o.note(),
+		},
+		From: o.recorded.State.JudgedBefore, Gaps: d.Gaps, Plans: d.Plans, Unplan: d.Unplan, Exhaust: d.Exhaust,
+	}
+	if j.From.IsZero() {
+		j.From = o.state.JudgedBefore
+	}
+	if len(d.Gaps) > 0 {
+		if sched, err := o.c.Schedule(); err == nil {
+			if before := sched.Previous(d.Gaps[0].First); !before.Before(set.Since) {
+				j.Before = before
+			}
+		}
+	}
+	same := o.recorded.CronJobUID != "" && o.recorded.Gone.IsZero() && now.Sub(o.written) < sign &&
+		len(d.Plans)+len(d.Unplan)+len(d.Exhaust) == 0 && sameGaps(d.Gaps, o.gaps) && sameSchedule(o.recorded, j.Schedule)
+	return j, !same
+}
+
+// record remembers what was written.
+func (o *one) record(j gaps.Judgement, now time.Time) {
+	o.recorded, o.written, o.state = j.Schedule, now, o.decision.State
+	o.gaps = slices.DeleteFunc(slices.Clone(j.Gaps), func(g disposition.Gap) bool { return g.First.Before(o.state.JudgedBefore) })
+}
+
+// sameSchedule compares all but how far it is judged: that is written with the next change,
+// or with the next sign.
+func sameSchedule(a, b gaps.Schedule) bool {
+	sameSpans := slices.EqualFunc(a.State.Suspensions, b.State.Suspensions, func(x, y disposition.Span) bool {
+		return x.From.Equal(y.From) && x.To.Equal(y.To)
+	})
+	return a.JobName == b.JobName && a.CronJobUID == b.CronJobUID && a.CronJob == b.CronJob && a.Schedule == b.Schedule && a.TimeZone == b.TimeZone &&
+		a.DST == b.DST && a.CatchUp == b.CatchUp && a.Since.Equal(b.Since) && a.Note == b.Note && sameSpans &&
+		slices.EqualFunc(a.State.Open, b.State.Open, time.Time.Equal)
+}
+
+func sameGaps(a, b []disposition.Gap) bool {
+	return slices.EqualFunc(a, b, func(x, y disposition.Gap) bool {
+		first, last := x.First.Equal(y.First), x.Last.Equal(y.Last)
+		x.First, x.Last, y.First, y.Last = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		return first && last && x == y
+	})
+}
+
+// next is when to look again.
+func (o *one) next(now time.Time) time.Time {
+	next := now.Add(sign)
+	for _, at := range []time.Time{o.decision.Next, o.making.after} {
+		if !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	if o.more {
+		return now
+	}
+	return latest(next, now.Add(settle)) // never in circles
+}
+
+// restless reports whether news of its Jobs matter.
+func (o *one) restless() bool {
+	late := func(g disposition.Gap) bool { return g.Status == disposition.Late }
+	return slices.ContainsFunc(o.decision.Gaps, late) || slices.ContainsFunc(o.plans, o.mine) || len(o.decision.Plans) > 0 || len(o.decision.State.Sights) > 0
+}
+
+// mine reports whether the Job of a plan is to be made from this CronJob.
+func (o *one) mine(p disposition.Plan) bool {
+	return p.CronJobUID == "" || p.CronJobUID == string(o.uid)
+}
+
+// note is what cannot be done for the CronJob, for people.
+func (o *one) note() string {
+	if o.making.refused == "" {
+		return o.decision.Note
+	}
+	if o.decision.Note == "" {
+		return o.making.refused
+	}
+	return o.decision.Note + "; " + o.making.refused
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// The calls, each bounded.
+
+func load(ctx context.Context, db gaps.DB) ([]gaps.Schedule, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return gaps.Load(ctx, db)
+}
+
+func look(ctx context.Context, db gaps.DB, asks []gaps.Ask) ([]gaps.Seen, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return gaps.Look(ctx, db, asks)
+}
+
+func wanted(ctx context.Context, db gaps.DB) ([]gaps.Asked, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return gaps.Wanted(ctx, db)
+}
+
+func judge(ctx context.Context, db gaps.DB, all []gaps.Judgement) error {
+	if len(all) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return gaps.Judge(ctx, db, all)
+}
+
+func gone(ctx context.Context, db gaps.DB, uid types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if err := gaps.Gone(ctx, db, string(uid)); err != nil {
+		return fmt.Errorf("CronJob with UID %s: %w", uid, err)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/onceguard/onceguard/pkg/disposition"
+	"github.com/onceguard/onceguard/pkg/kube"
+)
+
+// Reasons of the Events on CronJobs.
+const (
+	ReasonMissed    = "WindowsMissed"    // nothing ran them, and nothing will by itself
+	ReasonPlanned   = "WindowsPlanned"   // they are run later
+	ReasonCaughtUp  = "WindowsCaughtUp"  // all that was planned is closed
+	ReasonNotJudged = "WindowsNotJudged" // something cannot be done for this CronJob
+)
+
+// quiet is how long after an Event about missed windows the next ones are gathered.
+const quiet = 10 * time.Minute
+
+// told is what people were told of a CronJob, and what they are to be told next.
+type told struct {
+	missed   disposition.Gap // gathered; no windows: nothing
+	missedAt time.Time
+	planned  bool
+	note     string
+}
+
+// tell writes Events about what was just decided: a range of windows is told once, not each
+// of them. What cannot be told is logged and forgotten, the record has it.
+func (w *worker) tell(ctx context.Context, o *one) {
+	now := w.engine.Now()
+	for _, g := range o.decision.Gaps {
+		if g.Status != disposition.Missed {
+			continue
+		}
+		if o.told.missed.Windows == 0 {
+			o.told.missed = g
+			continue
+		}
+		m := &o.told.missed
+		m.Last, m.Windows, m.Reason, m.Evidence = g.Last, m.Windows+g.Windows, g.Reason, g.Evidence
+	}
+	if m := o.told.missed; m.Windows > 0 && now.Sub(o.told.missedAt) >= quiet {
+		text := fmt.Sprintf("%s missed: %s", ranged(m), m.Reason)
+		if m.Evidence != "" {
+			text += ": " + m.Evidence
+		}
+		w.event(ctx, o, corev1.EventTypeWarning, ReasonMissed, text, span(m))
+		o.told.missed, o.told.missedAt = disposition.Gap{}, now
+	}
+	mine := slices.ContainsFunc(o.plans, o.mine)
+	switch n := len(o.decision.Plans); {
+	case n > 0 && !o.told.planned:
+		g := disposition.Gap{First: o.decision.Plans[0].WindowStart, Last: o.decision.Plans[n-1].WindowStart, Windows: int64(n)}
+		w.event(ctx, o, corev1.EventTypeNormal, ReasonPlanned, ranged(g)+" will be run later, oldest first", span(g))
+		o.told.planned = true
+	case n == 0 && !mine && o.told.planned:
+		w.event(ctx, o, corev1.EventTypeNormal, ReasonCaughtUp, "all windows that were to be run later are closed", now.UTC().Format(time.RFC3339))
+		o.told.planned = false
+	case mine:
+		o.told.planned = true // by an engine before this one
+	}
+	if note := o.note(); note != o.told.note {
+		if o.told.note = note; note != "" {
+			w.event(ctx, o, corev1.EventTypeWarning, ReasonNotJudged, note, note)
+		}
+	}
+}
+
+func (w *worker) event(ctx context.Context, o *one, kind, reason, message, news string) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	w.engine.Counters.Writes.Add(1)
+	err := kube.Event(ctx, w.engine.Clients.Typed, w.log, o.c.reference(), reason, kind, message, string(o.uid)+news, w.engine.Now())
+	if err != nil {
+		w.log.Warn("Event not written", zap.String("cronjob", o.c.text()), zap.String("reason", reason), zap.Error(err))
+	}
+}
+
+func ranged(g disposition.Gap) string {
+	if g.Windows == 1 {
+		return "window " + g.First.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%d windows from %s to %s", g.Windows, g.First.UTC().Format(time.RFC3339), g.Last.UTC().Format(time.RFC3339))
+}
+
+func span(g disposition.Gap) string {
+	return g.First.UTC().Format(time.RFC3339) + "/" + g.Last.UTC().Format(time.RFC3339)
+}
