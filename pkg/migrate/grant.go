@@ -25,10 +25,21 @@ func GrantAudit(ctx context.Context, url, role string) error {
 	return grant(ctx, url, role, "SELECT onceguard.grant_audit($1)", role)
 }
 
+// GrantEngine lets a login be the windows engine: judge the windows of all jobs, and read
+// the views. url is the owner's.
+func GrantEngine(ctx context.Context, url, role string) error {
+	return grant(ctx, url, role, "SELECT onceguard.grant_engine($1)", role)
+}
+
+// RevokeEngine ends that, but for the views; it is no error if the login was not the engine's.
+func RevokeEngine(ctx context.Context, url, role string) error {
+	return grant(ctx, url, role, "SELECT onceguard.revoke_engine($1)", role)
+}
+
 // RevokeAudit takes the views away again; it is no error if the login could not read
 // them. url is the owner's.
 func RevokeAudit(ctx context.Context, url, role string) error {
-	return grant(ctx, url, role, "REVOKE SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs, onceguard.decisions FROM "+pgx.Identifier{role}.Sanitize())
+	return grant(ctx, url, role, "REVOKE SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs, onceguard.decisions, onceguard.gaps, onceguard.plans, onceguard.schedules FROM "+pgx.Identifier{role}.Sanitize())
 }
 
 func grant(ctx context.Context, url, role, statement string, args ...any) error {

@@ -139,7 +139,7 @@ func TestGrantErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := connect(t, roleURL)
-	for _, view := range []string{"windows", "attempts", "skips", "jobs", "decisions"} {
+	for _, view := range []string{"windows", "attempts", "skips", "jobs", "decisions", "gaps", "plans", "schedules"} {
 		if _, err := c.Exec(ctx, "SELECT * FROM onceguard."+view); err != nil {
 			t.Error(err)
 		}
@@ -198,7 +198,7 @@ func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
 		}
 		return has
 	}
-	const views = "attempts SELECT,decisions SELECT,jobs SELECT,schema_version EXECUTE,skips SELECT,windows SELECT"
+	const views = "answers EXECUTE,attempts SELECT,decisions SELECT,gaps SELECT,jobs SELECT,plans SELECT,schedules SELECT,schema_version EXECUTE,skips SELECT,windows SELECT"
 	const functions = "begin EXECUTE,checkpoint EXECUTE,claim EXECUTE,complete EXECUTE,heartbeat EXECUTE,record_skip EXECUTE,release EXECUTE,resolve EXECUTE,schema_version EXECUTE,stored EXECUTE"
 	wants := func(when, role, want string) {
 		t.Helper()
@@ -235,7 +235,9 @@ func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
 		}
 		again.seal()
 		wants(again.when, reader, views)
-		must("REVOKE SELECT ON onceguard.attempts, onceguard.decisions, onceguard.jobs, onceguard.skips, onceguard.windows FROM " + role + " CASCADE") // reading is the owner's to give
+		// Reading is the owner's to give, and to take.
+		must("REVOKE SELECT ON onceguard.attempts, onceguard.decisions, onceguard.jobs, onceguard.skips, onceguard.windows, onceguard.gaps, onceguard.plans, onceguard.schedules FROM " + role + " CASCADE")
+		must("REVOKE EXECUTE ON FUNCTION onceguard.answers FROM " + role + " CASCADE")
 		wants(again.when, role, functions)
 	}
 	if _, err := connect(t, readerURL).Exec(ctx, "SELECT * FROM onceguard.windows"); err != nil {

@@ -130,6 +130,7 @@ CREATE TABLE onceguard.job_decision (
     window_start timestamptz NOT NULL,
     last_window  timestamptz,                -- of a range of windows; window_start is its first
     windows      int,                        -- how many of them it was about
+    reprocess    text,                       -- of a backfill
     what         text        NOT NULL CHECK (what IN ('rerun', 'cancel', 'release', 'backfill', 'cancel-backfill')),
     who          text        NOT NULL,
     why          text        NOT NULL,
@@ -137,6 +138,7 @@ CREATE TABLE onceguard.job_decision (
     decided_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     before       jsonb                       -- the execution as it was; NULL: there was none
 );
+CREATE INDEX job_decision_window ON onceguard.job_decision (job_name, window_start);
 COMMENT ON TABLE onceguard.job_decision IS 'What people decided about windows. A completion that a rerun replaced is kept here.';
 
 -- Unlogged: a row lives for one transaction, and after a crash there is none.
@@ -167,6 +169,11 @@ CREATE TABLE onceguard.job_grant (
     CONSTRAINT pattern_form CHECK (pattern = '*' OR pattern ~ '^[^*]+/(\*|[^*]+)$')
 );
 COMMENT ON TABLE onceguard.job_grant IS 'Which login may act for which jobs: an exact job_name, "namespace/*" or "*". Without a row a login may nothing.';
+
+CREATE TABLE onceguard.engine_grant (
+    role name PRIMARY KEY
+);
+COMMENT ON TABLE onceguard.engine_grant IS 'Which logins are the windows engine''s. Without a row a login may call none of its functions.';
 
 -- What the functions of the next files share.
 

@@ -46,7 +46,7 @@ SELECT e.job_name, e.window_start, e.window_end,
        coalesce(e.completed_at, a.ended_at, statement_timestamp()) - a.started_at AS duration,
        e.processed, coalesce(c.seq, 0) AS checkpoint_seq, e.payload_digest, a.trigger, a.source, a.namespace, a.job, a.pod, a.node,
        a.outcome AS last_outcome, a.exit_code AS last_exit_code, a.message AS last_message,
-       e.schedule, e.time_zone, e.generation, e.execution_id, e.fencing_token,
+       e.schedule, e.time_zone, e.dst, e.generation, e.execution_id, e.fencing_token,
        l.expires_at AS lease_expires_at, e.updated_at
 FROM onceguard.job_execution e
 LEFT JOIN onceguard.attempts a ON a.job_name = e.job_name AND a.window_start = e.window_start AND a.attempt = e.attempt
@@ -63,6 +63,7 @@ COMMENT ON COLUMN onceguard.windows.duration IS 'Of the last attempt: to its end
 COMMENT ON COLUMN onceguard.windows.processed IS 'The count that the worker reported with its commit.';
 COMMENT ON COLUMN onceguard.windows.checkpoint_seq IS 'How many pieces of its work are committed; 0 when it keeps no checkpoints.';
 COMMENT ON COLUMN onceguard.windows.payload_digest IS 'The payload that the window belongs to; another one is refused.';
+COMMENT ON COLUMN onceguard.windows.dst IS 'The rule for moved clocks that it was due by; null: that of Kubernetes.';
 COMMENT ON COLUMN onceguard.windows.generation IS 'Grows with each rerun of a completed window; part of the idempotency key.';
 
 CREATE VIEW onceguard.jobs AS
@@ -97,11 +98,27 @@ COMMENT ON COLUMN onceguard.jobs.seconds_since_completed IS 'Since the latest co
 COMMENT ON COLUMN onceguard.jobs.closed_before IS 'Windows before this instant never run.';
 
 CREATE VIEW onceguard.decisions AS
-SELECT d.job_name, d.window_start, d.what, d.who, d.why, d.login::text AS login, d.decided_at, d.before - 'result' AS before
+SELECT d.job_name, d.window_start, d.last_window, d.windows, d.what, d.reprocess, d.who, d.why, d.login::text AS login, d.decided_at, d.before - 'result' AS before
 FROM onceguard.job_decision d;
-COMMENT ON VIEW onceguard.decisions IS 'One row for each rerun or cancel: who decided it, and why.';
+COMMENT ON VIEW onceguard.decisions IS 'One row for each rerun, cancel or release of a window, and for each backfill or its end of a range: who decided it, and why.';
+COMMENT ON COLUMN onceguard.decisions.last_window IS 'Of a range: window_start is its first.';
+COMMENT ON COLUMN onceguard.decisions.windows IS 'How many windows of the range it was about.';
 COMMENT ON COLUMN onceguard.decisions.login IS 'The database login that it was done with.';
 COMMENT ON COLUMN onceguard.decisions.before IS 'The window as it stood before; a completion that a rerun replaced is kept here.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_who(who text, why text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF coalesce(btrim(check_who.who), '') = '' OR coalesce(btrim(check_who.why), '') = '' THEN
+        RAISE EXCEPTION 'who and why must not be empty: they are recorded' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF length(check_who.who) > 200 OR length(check_who.why) > 1000 THEN
+        RAISE EXCEPTION 'who must be at most 200 and why at most 1000 characters' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_who IS 'Internal: who decided, and why.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.decide(job_name text, window_start timestamptz, what text, who text, why text) RETURNS onceguard.job_execution
@@ -119,12 +136,7 @@ BEGIN
     IF decide.window_start IS NULL OR NOT isfinite(decide.window_start) THEN
         RAISE EXCEPTION 'window_start must be an instant' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF coalesce(btrim(decide.who), '') = '' OR coalesce(btrim(decide.why), '') = '' THEN
-        RAISE EXCEPTION 'who and why must not be empty: they are recorded' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF length(decide.who) > 200 OR length(decide.why) > 1000 THEN
-        RAISE EXCEPTION 'who must be at most 200 and why at most 1000 characters' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM onceguard.check_who(decide.who, decide.why);
     PERFORM onceguard.be_durable();
     PERFORM onceguard.be_brief('5 seconds'); -- all claims of the job wait for this transaction
     INSERT INTO onceguard.job (name) VALUES (base) ON CONFLICT DO NOTHING;
@@ -157,31 +169,57 @@ END $$;
 COMMENT ON FUNCTION onceguard.decide IS 'Internal: locks and gives a window that no worker runs, and records what a person decided about it.';
 
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.reopen(e onceguard.job_execution) RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    IF e.status = 'completed' THEN
+        -- Another work under another idempotency key: nothing of the old one is continued.
+        e.generation := e.generation + 1;
+        DELETE FROM onceguard.job_checkpoint c WHERE c.job_name = e.job_name AND c.window_start = e.window_start;
+        UPDATE onceguard.job_execution t SET status = 'failed', execution_id = NULL, generation = e.generation, completed_at = NULL, done_xid = NULL,
+            request_digest = NULL, result = NULL, processed = NULL
+        WHERE t.job_name = e.job_name AND t.window_start = e.window_start;
+    END IF;
+    PERFORM onceguard.end_window(e.job_name, e.window_start, 'failed', 'rerun', NULL);
+    -- The payload is free again: its being wrong may be the very reason.
+    UPDATE onceguard.job_execution t SET decided = t.attempt, payload_digest = NULL
+    WHERE t.job_name = e.job_name AND t.window_start = e.window_start;
+    RETURN e.generation;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.reopen IS 'Internal: the next claim of a window that decide() has locked runs. The answer is its generation.';
+
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.rerun(job_name text, window_start timestamptz, who text, why text) RETURNS int
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
-#variable_conflict use_column
 DECLARE
     e onceguard.job_execution := onceguard.decide(rerun.job_name, rerun.window_start, 'rerun', rerun.who, rerun.why);
 BEGIN
     IF e.status IS NULL THEN
         RAISE EXCEPTION 'there is no such window in the record' USING ERRCODE = 'no_data_found';
     END IF;
-    IF e.status = 'completed' THEN
-        -- Another work under another idempotency key: nothing of the old one is continued.
-        e.generation := e.generation + 1;
-        DELETE FROM onceguard.job_checkpoint c WHERE c.job_name = rerun.job_name AND c.window_start = rerun.window_start;
-        UPDATE onceguard.job_execution t SET status = 'failed', execution_id = NULL, generation = e.generation, completed_at = NULL, done_xid = NULL,
-            request_digest = NULL, result = NULL, processed = NULL
-        WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
-    END IF;
-    PERFORM onceguard.end_window(rerun.job_name, rerun.window_start, 'failed', 'rerun', NULL);
-    -- The payload is free again: its being wrong may be the very reason.
-    UPDATE onceguard.job_execution t SET decided = t.attempt, payload_digest = NULL
-    WHERE t.job_name = rerun.job_name AND t.window_start = rerun.window_start;
-    RETURN e.generation;
+    RETURN onceguard.reopen(e);
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.rerun IS 'For the owner: the next claim of this window runs, whatever became of it before; who and why are recorded. A completed window gets a new generation, and its completion is kept in decisions; any other goes on from its checkpoint. Its payload is free again. The answer is the generation. Refused (55000) while a worker runs, P0002 no such window, OG004 pruned.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.unhold(job_name text, window_start timestamptz, who text, why text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+    e onceguard.job_execution := onceguard.decide(unhold.job_name, unhold.window_start, 'release', unhold.who, unhold.why);
+BEGIN
+    IF e.status IS NULL THEN
+        RAISE EXCEPTION 'there is no such window in the record' USING ERRCODE = 'no_data_found';
+    END IF;
+    IF e.status <> 'held' THEN
+        RAISE EXCEPTION 'the window is %, not held', e.status USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    PERFORM onceguard.reopen(e);
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.unhold IS 'For the owner: a window that is held after a crash may be tried again; who and why are recorded. It goes on from its checkpoint. Refused (55000) when it is not held, P0002 no such window, OG004 pruned.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.cancel(job_name text, window_start timestamptz, who text, why text) RETURNS void
@@ -263,6 +301,8 @@ BEGIN
 
     PERFORM onceguard.be_durable();
     PERFORM onceguard.be_brief('5 seconds');
+    -- First, for the engine's plans and gaps: claims do not wait for its transactions.
+    PERFORM FROM onceguard.job_schedule c WHERE c.job_name = prune.job_name ORDER BY c.cron_job_uid FOR UPDATE;
     -- Claims read the watermark under this lock, so none can pass below it.
     SELECT j.closed_before INTO before FROM onceguard.job j WHERE j.name = prune.job_name FOR NO KEY UPDATE;
     names := onceguard.names_of(prune.job_name, 'job_execution');
@@ -279,10 +319,13 @@ BEGIN
     END LOOP;
     -- Late pods skip windows that are closed, also under names that have no window.
     DELETE FROM onceguard.job_skip s WHERE s.job_name = ANY (onceguard.names_of(prune.job_name, 'job_skip')) AND s.window_start < closed;
+    DELETE FROM onceguard.job_plan p WHERE p.job_name = prune.job_name AND p.window_start < closed;
+    PERFORM onceguard.cut_gaps(prune.job_name, g.cron_job_uid, g.first, closed - interval '1 microsecond')
+    FROM (SELECT o.cron_job_uid, min(o.first_window) AS first FROM onceguard.job_gap o WHERE o.job_name = prune.job_name AND o.first_window < closed GROUP BY 1) g;
     RETURN closed;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.prune IS 'For the owner: closes the windows of a job before an instant for ever and deletes what is kept of them (decisions stay). It stops before a window that may still run (failed, held, running), and after some thousand windows: the answer is how far it came, ask again while that grows. P0002 unknown job.';
+COMMENT ON FUNCTION onceguard.prune IS 'For the owner: closes the windows of a job before an instant for ever and deletes what is kept of them, their gaps and plans too (decisions stay). It stops before a window that may still run (failed, held, running), and after some thousand windows: the answer is how far it came, ask again while that grows. P0002 unknown job.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.job_functions() RETURNS text[]
@@ -293,6 +336,18 @@ $$;
 COMMENT ON FUNCTION onceguard.job_functions IS 'Internal: what a job''s login may call.';
 
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.may_keep(role oid, function name) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- The functions of jobs check job_grant; those of readers show no more than the views.
+    RETURN function = ANY (onceguard.job_functions())
+        OR function = 'answers' AND has_table_privilege(role, 'onceguard.gaps', 'SELECT')
+        OR function = ANY (onceguard.engine_functions()) AND EXISTS (SELECT FROM onceguard.engine_grant g WHERE g.role = pg_get_userbyid(may_keep.role));
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.may_keep IS 'Internal: may a role that can execute this function go on to?';
+
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.seal(fresh boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -300,8 +355,8 @@ DECLARE
 BEGIN
     -- ALTER DEFAULT PRIVILEGES of the owner, meant for business tables, works on these tables
     -- too, and a login that may write them passes by every check. Only what the grant
-    -- functions give stays: nothing on tables and sequences, SELECT on views, EXECUTE on
-    -- job_functions(); of fresh objects nothing at all.
+    -- functions give stays: nothing on tables and sequences, SELECT on views, EXECUTE by
+    -- may_keep(); of fresh objects nothing at all.
     FOR revoke IN
         SELECT DISTINCT format('REVOKE %s ON %s %s FROM %s CASCADE', o.what, o.kind, o.name,
                CASE o.grantee WHEN 0 THEN 'PUBLIC' ELSE o.grantee::regrole::text END)
@@ -319,7 +374,7 @@ BEGIN
             UNION ALL
             SELECT 'ALL', 'FUNCTION', p.oid::regprocedure::text, x.grantee, p.proowner
             FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x
-            WHERE p.pronamespace = 'onceguard'::regnamespace AND (seal.fresh OR x.grantee = 0 OR p.proname <> ALL (onceguard.job_functions()))
+            WHERE p.pronamespace = 'onceguard'::regnamespace AND (seal.fresh OR x.grantee = 0 OR NOT onceguard.may_keep(x.grantee, p.proname))
             UNION ALL
             -- A function of somebody else's in this schema could stand for one of ours.
             SELECT 'CREATE', 'SCHEMA', 'onceguard', x.grantee, n.nspowner
@@ -371,11 +426,42 @@ CREATE FUNCTION onceguard.grant_audit(role name) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA onceguard TO %I', grant_audit.role);
-    EXECUTE format('GRANT SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs, onceguard.decisions TO %I', grant_audit.role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION onceguard.schema_version TO %I', grant_audit.role);
+    EXECUTE format('GRANT SELECT ON onceguard.windows, onceguard.attempts, onceguard.skips, onceguard.jobs, onceguard.decisions, onceguard.gaps, onceguard.plans, onceguard.schedules TO %I', grant_audit.role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION onceguard.schema_version, onceguard.answers TO %I', grant_audit.role);
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.grant_audit IS 'For the owner: lets a login read the views, and nothing else.';
+COMMENT ON FUNCTION onceguard.grant_audit IS 'For the owner: lets a login read the views and answers(), and nothing else.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.grant_engine(role name) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    f text;
+BEGIN
+    PERFORM onceguard.seal();
+    PERFORM onceguard.grant_audit(grant_engine.role);
+    FOREACH f IN ARRAY onceguard.engine_functions() LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION onceguard.%I TO %I', f, grant_engine.role);
+    END LOOP;
+    INSERT INTO onceguard.engine_grant (role) VALUES (grant_engine.role) ON CONFLICT DO NOTHING;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.grant_engine IS 'For the owner: lets a login (or the members of a group role) be the windows engine: judge the windows of all jobs, and read what grant_audit gives.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.revoke_engine(role name) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    DELETE FROM onceguard.engine_grant g WHERE g.role = revoke_engine.role;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM onceguard.seal();
+    RETURN true;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.revoke_engine IS 'For the owner: the login is the windows engine''s no more; false when it was not. It can still read the views.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.schema_version(OUT version int, OUT min_compatible int)

@@ -3,7 +3,7 @@
 -- it remembers of each CronJob; the words are those of package disposition.
 --
 -- A gap never stops a window from running: where there is an execution, that is the answer.
--- So the engine takes no lock that a claim waits for, but of executions that it closes.
+-- So the engine takes no lock that a claim waits for.
 SET LOCAL lock_timeout = '10s';
 
 CREATE TABLE onceguard.job_schedule (
@@ -23,6 +23,7 @@ CREATE TABLE onceguard.job_schedule (
     gone_at       timestamptz,
     PRIMARY KEY (job_name, cron_job_uid)
 ) WITH (fillfactor = 80);
+CREATE INDEX job_schedule_cron_job ON onceguard.job_schedule (cron_job_uid);
 COMMENT ON TABLE onceguard.job_schedule IS 'One row a CronJob: what the windows engine remembers of it. Several CronJobs may share a job.';
 
 CREATE TABLE onceguard.job_gap (
@@ -55,20 +56,173 @@ CREATE TABLE onceguard.job_plan (
     reason       text,                            -- why it was missed; NULL for what a person planned
     planned_by   text,                            -- the person; NULL: the engine
     why          text,
-    reprocess    boolean     NOT NULL DEFAULT false, -- its execution is closed, and opened again when its Job is made
+    reprocess    text,                            -- which states of its execution are opened again when its Job is made: see backfill
     made         int         NOT NULL DEFAULT 0,  -- how many Jobs were made for it
     job          text,                            -- the last of them
     planned_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     made_at      timestamptz,
     PRIMARY KEY (job_name, window_start),
-    CHECK (isfinite(window_start))
+    CHECK (isfinite(window_start)),
+    CHECK (reprocess IN ('none', 'failed', 'completed'))
 ) WITH (fillfactor = 80);
 COMMENT ON TABLE onceguard.job_plan IS 'Windows that are to be run later, one row each: caught up by the engine, or a person''s backfill. The row goes when the window is closed.';
 
-CREATE TABLE onceguard.engine_grant (
-    role name PRIMARY KEY
-);
-COMMENT ON TABLE onceguard.engine_grant IS 'Which logins are the windows engine''s. Without a row a login may call none of its functions.';
+CREATE VIEW onceguard.gaps AS
+SELECT g.job_name, g.cron_job_uid, s.cron_job, g.first_window, g.last_window, g.windows, g.status, g.reason, g.rule, g.evidence,
+       g.schedule, g.time_zone, g.recorded_at, g.updated_at
+FROM onceguard.job_gap g
+LEFT JOIN onceguard.job_schedule s ON s.job_name = g.job_name AND s.cron_job_uid = g.cron_job_uid;
+COMMENT ON VIEW onceguard.gaps IS 'One row for each range of due windows that nobody has run, with the answer that they share. A window in it that has an execution is no part of it.';
+COMMENT ON COLUMN onceguard.gaps.last_window IS 'Both ends belong to the range; where it was cut they are no windows themselves.';
+COMMENT ON COLUMN onceguard.gaps.windows IS 'How many of them had no execution when it was recorded.';
+COMMENT ON COLUMN onceguard.gaps.status IS 'late: it may still come; missed: it never will; skipped: it was not to run.';
+COMMENT ON COLUMN onceguard.gaps.rule IS 'Why missed windows are not caught up, where catch-up is asked for.';
+COMMENT ON COLUMN onceguard.gaps.evidence IS 'What was seen in the cluster, with the names of the objects.';
+
+CREATE VIEW onceguard.plans AS
+SELECT p.job_name, p.window_start, p.cron_job_uid, p.cron_job, p.reason, p.planned_by, p.why, p.reprocess, p.made, p.job, p.planned_at, p.made_at
+FROM onceguard.job_plan p;
+COMMENT ON VIEW onceguard.plans IS 'One row for each window that is to be run later: caught up, or a person''s backfill. It goes when the window is closed.';
+COMMENT ON COLUMN onceguard.plans.reason IS 'Why it was missed; null for what a person planned.';
+COMMENT ON COLUMN onceguard.plans.planned_by IS 'The person; null: the windows engine.';
+COMMENT ON COLUMN onceguard.plans.made IS 'How many Jobs were made for it; job is the last one.';
+
+CREATE VIEW onceguard.schedules AS
+SELECT s.job_name, s.cron_job_uid, s.cron_job, s.schedule, s.time_zone, s.dst, s.catch_up, s.since, s.judged_before, s.open, s.suspensions,
+       s.note, s.looked_at, s.gone_at
+FROM onceguard.job_schedule s;
+COMMENT ON VIEW onceguard.schedules IS 'One row for each CronJob that the windows engine has judged.';
+COMMENT ON COLUMN onceguard.schedules.since IS 'Windows before it are not judged: guarding began, or what says which windows there are was edited.';
+COMMENT ON COLUMN onceguard.schedules.judged_before IS 'Each due window before it has its final answer, but for those in open, whose execution is not closed.';
+COMMENT ON COLUMN onceguard.schedules.note IS 'What cannot be done for this CronJob, and why.';
+COMMENT ON COLUMN onceguard.schedules.gone_at IS 'When the CronJob was found deleted.';
+
+-- What the engine may call. Each of these functions is SECURITY DEFINER; locks are taken in
+-- one order: the schedules of a job, its job row, execution, lease.
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.engine_functions() RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY['engine_schedules', 'engine_look', 'engine_judge', 'engine_making', 'engine_gone']
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.engine_functions IS 'Internal: what the windows engine''s login may call.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_engine() RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF session_user <> current_user AND NOT EXISTS (
+        SELECT FROM onceguard.engine_grant g
+        WHERE g.role = session_user OR pg_has_role(session_user, to_regrole(quote_ident(g.role))::oid, 'MEMBER'))
+    THEN
+        RAISE EXCEPTION 'role "%" is not the windows engine''s', session_user
+            USING ERRCODE = 'OG005', HINT = format('As the owner of the ledger: SELECT onceguard.grant_engine(%L)', session_user);
+    END IF;
+    IF EXISTS (SELECT FROM onceguard.armed a WHERE a.xid = pg_current_xact_id_if_assigned()) THEN
+        RAISE EXCEPTION 'this transaction has called begin(): only checkpoint() and complete() may follow' USING ERRCODE = 'OG006';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_engine IS 'Internal: session_user is the engine''s login (OG005), and no armed transaction is open (OG006).';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_list(what text, list jsonb, most int) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF jsonb_typeof(check_list.list) IS DISTINCT FROM 'array' THEN
+        RAISE EXCEPTION '% must be a JSON array', check_list.what USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF jsonb_array_length(check_list.list) > check_list.most THEN
+        RAISE EXCEPTION '% has % elements, and may have %', check_list.what, jsonb_array_length(check_list.list), check_list.most USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_list IS 'Internal: a JSON array of at most so many elements.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_base(job_name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF coalesce(check_base.job_name, '') = '' OR length(check_base.job_name) > 1000 OR check_base.job_name ~ '[#@]' THEN
+        RAISE EXCEPTION 'job_name "%" must be 1 to 1000 characters, without #index and @run', left(check_base.job_name, 100) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_base IS 'Internal: the name of a job as a whole.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.lanes_of(base text) RETURNS TABLE (name text)
+LANGUAGE plpgsql STABLE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE n AS ( -- by leaps over the primary key, over all separate runs at once
+        SELECT NULL::text COLLATE "C" AS name, (lanes_of.base || '#') COLLATE "C" AS bound
+        UNION ALL
+        SELECT x.job_name, CASE WHEN strpos(x.job_name, '@') > 0 THEN split_part(x.job_name, '@', 1) || 'A' ELSE x.job_name || chr(1) END COLLATE "C"
+        FROM n CROSS JOIN LATERAL (
+            SELECT e.job_name FROM onceguard.job_execution e
+            WHERE e.job_name >= n.bound AND e.job_name < (lanes_of.base || '$') COLLATE "C" ORDER BY e.job_name LIMIT 1) x
+    )
+    SELECT lanes_of.base UNION ALL SELECT n.name FROM n WHERE strpos(n.name, '@') = 0;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.lanes_of IS 'Internal: a job''s name, and those of its indexes that have an execution; no separate runs.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.stands(base text, starts timestamptz[])
+RETURNS TABLE (name text, window_start timestamptz, status text, reason text, closed boolean, alive boolean, updated_at timestamptz)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT t.job_name, t.window_start, t.status, t.reason, t.status IN ('completed', 'skipped', 'exhausted', 'held'),
+           t.status = 'running' AND l.expires_at >= clock_timestamp() IS TRUE, t.updated_at
+    FROM onceguard.lanes_of(stands.base) n
+    CROSS JOIN unnest(stands.starts) w
+    JOIN onceguard.job_execution t ON t.job_name = n.name AND t.window_start = w
+    LEFT JOIN onceguard.job_lease l ON l.job_name = t.job_name AND l.window_start = t.window_start AND t.status = 'running';
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.stands IS 'Internal: how windows of a job and of its indexes stand; no row for what nobody has claimed.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.reopens(reprocess text, status text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE reopens.status WHEN 'skipped' THEN reopens.reprocess IS NOT NULL
+                               WHEN 'completed' THEN reopens.reprocess = 'completed'
+                               ELSE reopens.reprocess IN ('failed', 'completed') END IS TRUE
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.reopens IS 'Internal: does a plan with this reprocess open a window of this status again?';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.drop_plans(jobs text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    WITH planned AS MATERIALIZED (
+        SELECT p.job_name, p.window_start, p.reprocess FROM unnest(drop_plans.jobs) n(name)
+        JOIN onceguard.job_plan p ON p.job_name = n.name
+    ), shut AS (
+        SELECT p.job_name, p.window_start, p.reprocess FROM planned p
+        JOIN (SELECT q.job_name, array_agg(q.window_start) AS starts FROM planned q GROUP BY 1) a ON a.job_name = p.job_name
+        CROSS JOIN LATERAL onceguard.stands(a.job_name, a.starts) s
+        WHERE s.window_start = p.window_start
+        GROUP BY 1, 2, 3
+        HAVING bool_and(s.closed AND NOT onceguard.reopens(p.reprocess, s.status))
+        UNION
+        SELECT p.job_name, p.window_start, p.reprocess FROM planned p JOIN onceguard.job j ON j.name = p.job_name AND j.closed_before > p.window_start
+    ), mine AS ( -- what another changes now is left to him
+        SELECT p.job_name, p.window_start FROM onceguard.job_plan p
+        JOIN shut s ON s.job_name = p.job_name AND s.window_start = p.window_start AND s.reprocess IS NOT DISTINCT FROM p.reprocess
+        ORDER BY 1, 2 FOR UPDATE OF p SKIP LOCKED
+    )
+    DELETE FROM onceguard.job_plan p USING mine m WHERE p.job_name = m.job_name AND p.window_start = m.window_start;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.drop_plans IS 'Internal: plans of windows that are closed, or pruned, go.';
 
 REVOKE ALL ON ALL TABLES IN SCHEMA onceguard FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;

@@ -1,0 +1,188 @@
+-- +goose Up
+-- What people decide about windows that are to be run later, and the answer that each due
+-- window has.
+SET LOCAL lock_timeout = '10s';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_windows(windows timestamptz[]) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (cardinality(check_windows.windows) BETWEEN 1 AND 10000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'windows must be 1 to 10000 instants, and are %', cardinality(check_windows.windows) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(check_windows.windows) w WHERE isfinite(w) IS NOT TRUE) THEN
+        RAISE EXCEPTION 'each of windows must be an instant' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_windows IS 'Internal: a list of windows.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.backfill(job_name text, windows timestamptz[], reprocess text, who text, why text,
+    OUT planned int, OUT done int, OUT running int, OUT kept int)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+#variable_conflict use_column
+DECLARE
+    s onceguard.job_schedule;
+    closed timestamptz;
+    fresh int;
+    past int;
+    w timestamptz;
+BEGIN
+    PERFORM onceguard.check_base(backfill.job_name), onceguard.check_windows(backfill.windows), onceguard.check_who(backfill.who, backfill.why);
+    IF (backfill.reprocess IN ('none', 'failed', 'completed')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'reprocess "%" is not none, failed or completed', left(backfill.reprocess, 100) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT max(x) INTO w FROM unnest(backfill.windows) x;
+    IF w > clock_timestamp() THEN
+        RAISE EXCEPTION 'window % is in the future: only what is due can be run again', w USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM onceguard.be_durable();
+    PERFORM onceguard.be_brief('5 seconds');
+    PERFORM FROM onceguard.job_schedule t WHERE t.job_name = backfill.job_name ORDER BY t.cron_job_uid FOR UPDATE;
+    s := onceguard.planner_of(backfill.job_name);
+    IF s.cron_job_uid IS NULL THEN
+        RAISE EXCEPTION 'no CronJob of job "%" is known to the windows engine, and nobody else would run what is planned', backfill.job_name
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'The engine must watch its namespace and have the URL of this ledger.';
+    END IF;
+    SELECT j.closed_before INTO closed FROM onceguard.job j WHERE j.name = backfill.job_name;
+    SELECT count(*), max(x) INTO past, w FROM unnest(backfill.windows) x WHERE x < closed;
+    IF past > 0 THEN
+        RAISE EXCEPTION '% windows, the last of them %, are closed: history before % was pruned', past, w, closed USING ERRCODE = 'OG004', HINT = 'Leave them out.';
+    END IF;
+
+    WITH asked AS (
+        SELECT DISTINCT x AS w FROM unnest(backfill.windows) x
+    ), standing AS ( -- as the least closed of its indexes
+        SELECT t.window_start, bool_or(t.alive) AS alive, bool_and(t.closed) AS closed, bool_and(t.status IN ('completed', 'skipped')) AS well,
+               bool_or(onceguard.reopens(p.reprocess, t.status)) AS pending,
+               bool_or(onceguard.reopens(backfill.reprocess, t.status) AND (t.status <> 'completed' OR NOT EXISTS (
+                   -- Asked again: this very backfill has run it.
+                   SELECT FROM onceguard.job_decision d WHERE d.job_name = t.name AND d.window_start = t.window_start
+                     AND d.what = 'rerun' AND d.who = backfill.who AND d.why = backfill.why))) AS opens
+        FROM onceguard.stands(backfill.job_name, backfill.windows) t
+        LEFT JOIN onceguard.job_plan p ON p.job_name = backfill.job_name AND p.window_start = t.window_start
+        GROUP BY 1
+    ), judged AS (
+        SELECT a.w, CASE WHEN t.opens THEN backfill.reprocess END AS reprocess,
+               CASE WHEN t.alive THEN 'running'
+                    WHEN t.window_start IS NULL OR t.opens OR t.pending OR p.window_start IS NOT NULL AND NOT t.closed THEN 'planned'
+                    WHEN t.well THEN 'done' ELSE 'kept' END AS answer
+        FROM asked a
+        LEFT JOIN standing t ON t.window_start = a.w
+        LEFT JOIN onceguard.job_plan p ON p.job_name = backfill.job_name AND p.window_start = a.w
+    ), written AS (
+        INSERT INTO onceguard.job_plan AS p (job_name, window_start, cron_job_uid, cron_job, planned_by, why, reprocess)
+        SELECT backfill.job_name, j.w, s.cron_job_uid, s.cron_job, backfill.who, backfill.why, j.reprocess
+        FROM judged j WHERE j.answer = 'planned' ORDER BY j.w
+        -- What the engine had planned is a person's now. What a Job was made for is open already.
+        ON CONFLICT (job_name, window_start) DO UPDATE SET planned_by = coalesce(p.planned_by, excluded.planned_by), why = coalesce(p.why, excluded.why),
+            reprocess = CASE WHEN p.made = 0 THEN coalesce(excluded.reprocess, p.reprocess) END
+        WHERE p.planned_by IS NULL OR p.made = 0 AND excluded.reprocess <> coalesce(p.reprocess, '')
+        RETURNING 1
+    )
+    SELECT count(*) FILTER (WHERE j.answer = 'planned'), count(*) FILTER (WHERE j.answer = 'done'), count(*) FILTER (WHERE j.answer = 'running'),
+           count(*) FILTER (WHERE j.answer = 'kept'), (SELECT count(*) FROM written)
+    INTO planned, done, running, kept, fresh FROM judged j;
+    IF fresh > 0 THEN
+        INSERT INTO onceguard.job_decision (job_name, window_start, last_window, windows, what, reprocess, who, why)
+        SELECT backfill.job_name, min(x), max(x), fresh, 'backfill', backfill.reprocess, backfill.who, backfill.why FROM unnest(backfill.windows) x;
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.backfill IS 'For the owner: plans due windows to be run, oldest first. reprocess: none, what nobody has run and what was skipped; failed, also what failed, is exhausted or held; completed, also what is completed, with a new generation. Until its Job is made a window stays as it is. Asked again, with the same who and why, it goes on where it was. The answer counts what is planned, done, running, and kept as it is. 55000 no CronJob would run it, OG004 pruned.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.cancel_backfill(job_name text, first timestamptz, last timestamptz, who text, why text) RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+#variable_conflict use_column
+DECLARE
+    s onceguard.job_schedule;
+    p onceguard.job_plan;
+    lane text;
+    kept timestamptz[] := '{}';
+    starts timestamptz[];
+BEGIN
+    PERFORM onceguard.check_base(cancel_backfill.job_name), onceguard.check_who(cancel_backfill.who, cancel_backfill.why);
+    IF (cancel_backfill.first <= cancel_backfill.last) IS NOT TRUE THEN
+        RAISE EXCEPTION 'first % and last % must be in order', cancel_backfill.first, cancel_backfill.last USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM onceguard.be_durable();
+    PERFORM onceguard.be_brief('5 seconds');
+    PERFORM FROM onceguard.job_schedule t WHERE t.job_name = cancel_backfill.job_name ORDER BY t.cron_job_uid FOR UPDATE;
+    PERFORM onceguard.drop_plans(ARRAY[cancel_backfill.job_name]);
+    -- Where a Job was made already, that must not run the window either.
+    FOR p IN SELECT * FROM onceguard.job_plan t WHERE t.job_name = cancel_backfill.job_name AND t.made > 0
+               AND t.window_start BETWEEN cancel_backfill.first AND cancel_backfill.last ORDER BY t.window_start LOOP
+        BEGIN
+            FOR lane IN SELECT n.name FROM onceguard.lanes_of(p.job_name) n
+                        LEFT JOIN onceguard.stands(p.job_name, ARRAY[p.window_start]) t ON t.name = n.name
+                        WHERE NOT t.closed OR t.name IS NULL AND n.name = p.job_name ORDER BY 1 LOOP
+                PERFORM onceguard.cancel(lane, p.window_start, cancel_backfill.who, cancel_backfill.why);
+            END LOOP;
+        EXCEPTION WHEN object_not_in_prerequisite_state THEN
+            kept := kept || p.window_start; -- a worker runs it
+        END;
+    END LOOP;
+    WITH gone AS (
+        DELETE FROM onceguard.job_plan t WHERE t.job_name = cancel_backfill.job_name AND t.window_start BETWEEN cancel_backfill.first AND cancel_backfill.last
+          AND t.window_start <> ALL (kept) RETURNING t.window_start
+    )
+    SELECT array_agg(g.window_start ORDER BY g.window_start) INTO starts FROM gone g;
+    IF starts IS NULL THEN
+        RETURN 0;
+    END IF;
+    FOR s IN SELECT * FROM onceguard.job_schedule t WHERE t.job_name = cancel_backfill.job_name ORDER BY t.gone_at DESC NULLS FIRST, t.looked_at DESC LOOP
+        PERFORM onceguard.answer_unplanned(s, starts, array_fill('cancelled'::text, ARRAY[cardinality(starts)]), 'skipped', NULL,
+            left('by ' || cancel_backfill.who || ': ' || cancel_backfill.why, 250));
+    END LOOP;
+    INSERT INTO onceguard.job_decision (job_name, window_start, last_window, windows, what, who, why)
+    VALUES (cancel_backfill.job_name, starts[1], starts[cardinality(starts)], cardinality(starts), 'cancel-backfill', cancel_backfill.who, cancel_backfill.why);
+    RETURN cardinality(starts);
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.cancel_backfill IS 'For the owner: takes back what is planned between two windows, the engine''s plans too, but for what a worker runs. What is not open again yet stays as it was; where a Job was made the window is cancelled. The answer is how many were taken back.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.answers(job_name text, windows timestamptz[])
+RETURNS TABLE (window_start timestamptz, kind text, status text, reason text, rule text, evidence text, planned boolean, cron_job text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    IF session_user <> current_user AND NOT has_table_privilege(session_user, 'onceguard.gaps', 'SELECT') THEN
+        RAISE EXCEPTION 'role "%" may not read the ledger', session_user
+            USING ERRCODE = 'insufficient_privilege', HINT = format('As the owner of the ledger: SELECT onceguard.grant_audit(%L)', session_user);
+    END IF;
+    PERFORM onceguard.check_base(answers.job_name), onceguard.check_windows(answers.windows);
+    RETURN QUERY
+    WITH standing AS ( -- as the least closed of its indexes
+        SELECT DISTINCT ON (t.window_start) t.window_start, t.reason,
+               CASE WHEN t.status = 'completed' THEN 'done' WHEN t.status <> 'running' THEN t.status WHEN t.alive THEN 'running' ELSE 'lease ended' END AS state
+        FROM onceguard.stands(answers.job_name, answers.windows) t
+        ORDER BY t.window_start, array_position('{running,failed,held,exhausted,skipped,completed}', t.status), t.alive DESC, t.name
+    )
+    SELECT a.w,
+           CASE WHEN t.window_start IS NOT NULL THEN 'execution' WHEN a.w < j.closed_before THEN 'pruned' WHEN p.window_start IS NOT NULL THEN 'plan'
+                WHEN g.status IS NOT NULL THEN 'gap' ELSE 'none' END,
+           CASE WHEN t.window_start IS NOT NULL THEN t.state WHEN p.window_start IS NOT NULL THEN NULL ELSE g.status END,
+           CASE WHEN t.window_start IS NOT NULL THEN t.reason WHEN p.window_start IS NOT NULL THEN p.reason ELSE g.reason END,
+           CASE WHEN t.window_start IS NULL AND p.window_start IS NULL THEN g.rule END,
+           CASE WHEN t.window_start IS NULL AND p.window_start IS NULL THEN g.evidence END,
+           p.window_start IS NOT NULL, coalesce(p.cron_job, g.cron_job)
+    FROM unnest(answers.windows) WITH ORDINALITY a(w, n)
+    LEFT JOIN standing t ON t.window_start = a.w
+    LEFT JOIN onceguard.job j ON j.name = answers.job_name
+    LEFT JOIN onceguard.job_plan p ON p.job_name = answers.job_name AND p.window_start = a.w
+    LEFT JOIN LATERAL ( -- the gaps of a CronJob do not overlap; of several CronJobs it may still come from one
+        SELECT x.*, s.cron_job FROM onceguard.job_schedule s CROSS JOIN LATERAL (
+            SELECT o.* FROM onceguard.job_gap o WHERE o.job_name = s.job_name AND o.cron_job_uid = s.cron_job_uid AND o.first_window <= a.w
+            ORDER BY o.first_window DESC LIMIT 1) x
+        WHERE s.job_name = answers.job_name AND x.last_window >= a.w
+        ORDER BY array_position('{late,missed,skipped}', x.status), x.updated_at DESC LIMIT 1) g ON true
+    ORDER BY a.n;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.answers IS 'For the owner and readers: what became of each of these windows, one row each. kind is execution, plan, gap, pruned, or none: nobody has answered for it. An execution goes before a plan, and a plan before a gap. Of an Indexed Job the index that is least closed answers.';
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;
+SELECT onceguard.seal(fresh => true);
