@@ -43,20 +43,22 @@ type Jobs interface {
 
 // Config is what the handler needs.
 type Config struct {
-	Jobs  Jobs
-	Guard inject.Guard
-	Now   func() time.Time
-	Log   *zap.Logger
+	Jobs     Jobs
+	CronJobs CronJobs
+	Guard    inject.Guard
+	Now      func() time.Time
+	Log      *zap.Logger
 }
 
 type handler struct{ Config }
 
-// New serves POST /mutate/cronjobs and POST /mutate/pods.
+// New serves POST /mutate/cronjobs, /mutate/pods, and /mutate/jobs, which changes nothing.
 func New(c Config) http.Handler {
 	h := handler{c}
 	mux := http.NewServeMux()
 	mux.Handle("POST /mutate/cronjobs", h.serve(h.cronJob))
 	mux.Handle("POST /mutate/pods", h.serve(h.pod))
+	mux.Handle("POST /mutate/jobs", h.serve(h.job))
 	return mux
 }
 

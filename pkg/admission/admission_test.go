@@ -169,7 +169,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 		"old version":   {"/mutate/pods", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{}}`, 400},
 		"too large":     {"/mutate/pods", strings.Repeat(" ", maxBody+1), 413},
 		"other path":    {"/", "{}", 404},
-		"other webhook": {"/mutate/jobs", "{}", 404},
+		"other webhook": {"/mutate/nodes", "{}", 404},
 	} {
 		if w := post(h, c.path, []byte(c.body)); w.Code != c.code {
 			t.Errorf("%s: got %d, want %d", name, w.Code, c.code)
