@@ -50,10 +50,11 @@ const (
 	Adopted  Reason = "adopted"  // the same execution_id asked again
 )
 
-// Reasons of the verdict skip. Those from Late on are stored with a Skipped window.
+// Reasons of the verdict skip. Those from DST on are stored with a Skipped window.
 const (
 	AlreadyCompleted Reason = "completed"  // a duplicate: the window is done
 	Closed           Reason = "closed"     // older than the job's watermark
+	DST              Reason = "dst"        // its civil time has been: the clocks were set back
 	Late             Reason = "late"       // its start deadline passed before it ever ran
 	Overlap          Reason = "overlap"    // another window of the job is running
 	Superseded       Reason = "superseded" // a newer window took its place
@@ -113,8 +114,8 @@ type Terms struct {
 	Overlap contract.Overlap // while another window of the job runs; empty: allow
 	// Serial: not before all earlier windows since Since are closed, and not while any other
 	// window of this name runs. Previous is the nominal instant before this window, zero
-	// when unknown: it must have a row, so that a window that the ledger has not heard of is
-	// waited for too.
+	// when unknown: it must have a row, or be missed or skipped, so that a window that the
+	// ledger has not heard of is waited for too.
 	Serial   bool
 	Since    time.Time
 	Previous time.Time
@@ -127,6 +128,10 @@ type Terms struct {
 	// ReopenBefore: a person asked at this instant, so a window that was closed as skipped or
 	// exhausted before it runs. Zero: nobody asks. What was decided later stands.
 	ReopenBefore time.Time
+	// Repeats is the earlier window whose civil time this one has again, under a schedule
+	// that means each civil time once: this one is closed unless it was tried, or somebody
+	// asks for it. Zero: it repeats none.
+	Repeats time.Time
 }
 
 // Origin says where an attempt comes from; it is recorded, never judged.
@@ -136,6 +141,7 @@ type Origin struct {
 	WindowEnd time.Time        `json:"windowEnd,omitzero"`
 	Schedule  string           `json:"schedule,omitempty"`
 	TimeZone  string           `json:"timeZone,omitempty"`
+	DST       contract.DST     `json:"dst,omitempty"`
 	Namespace string           `json:"namespace,omitempty"`
 	Job       string           `json:"job,omitempty"`
 	JobUID    string           `json:"jobUID,omitempty"`

@@ -18,6 +18,7 @@ type Seen struct {
 	// What the terms are judged by. Attempts before Decided do not count.
 	Reopens   bool // Terms.ReopenBefore is after the instant at which it was closed
 	Decided   bool // a person reran or reopened the window
+	Planned   bool // it is to be run later than when it was due: caught up, or a backfill
 	Stopping  bool // a newer window, which is not closed, asks the holder to stop
 	Crashed   bool // the last attempt crashed or was lost, or is dead
 	Failures  int  // attempts that failed, crashed or were lost, a dead one included
@@ -25,7 +26,7 @@ type Seen struct {
 	Late      bool // Terms.StartDeadline has passed by the database's clock
 	Stopped   bool // an older window was stopped, or is asked to stop, for this one
 	Later     bool // Terms.Serial: a later window of the job is running or completed
-	Earlier   bool // Terms.Serial: an earlier one runs, or is not closed, or Previous has no row
+	Earlier   bool // Terms.Serial: an earlier one runs, is not closed, is planned, or may still come
 	Others    Others
 }
 
@@ -73,15 +74,16 @@ func (d Decision) Writes() bool {
 //	no      exhausted            -                -      not reopened           refuse   exhausted
 //	no      running              another          alive                         wait     busy
 //	no      any                  -                -      locked                 wait     committing
-//	no      running              another          ended  stopping, not reopened skip     superseded    skipped
+//	no      running              another          ended  stopping (1)           skip     superseded    skipped
 //	no      running or failed    -                ended  crashed, HoldOnCrash   refuse   held          held
 //	no      running or failed    -                ended  MaxAttempts reached    refuse   exhausted     exhausted
-//	no      none, failed (2)     -                -      late, nobody stopped   skip     late          skipped
-//	no      none                 -                ended  Serial, later (1)      skip     superseded    skipped
+//	no      none (1)             -                -      Repeats                skip     dst           skipped
+//	no      none, failed (1)(2)  -                -      late, nobody stopped   skip     late          skipped
+//	no      none (1)             -                ended  Serial, later          skip     superseded    skipped
 //	no      any                  -                ended  Serial, earlier        wait     order
 //	no      any                  -                ended  others locked          wait     committing    (replace: stop them)
-//	no      none                 -                ended  skip, others alive     skip     overlap       skipped
-//	no      any                  -                ended  replace, newer (1)     skip     superseded    skipped
+//	no      none (1)             -                ended  skip, others alive     skip     overlap       skipped
+//	no      any (1)              -                ended  replace, newer         skip     superseded    skipped
 //	no      any                  -                ended  replace, only older    wait     replacing     (stop them)
 //	no      any                  -                ended  others alive           wait     overlap
 //	no      running              another          ended                         run      takeover      (fence others)
@@ -89,9 +91,10 @@ func (d Decision) Writes() bool {
 //	no      skipped, exhausted   new              -      reopened               run      reopened      (fence others)
 //	no      none                 new              -                             run      first         (fence others)
 //
-// (1) unless a person asks for the window: ReopenBefore, or decided before. The same holds
-// for stopping.
-// (2) when no attempt got as far as a worker, and no person asks for it.
+// (1) unless the window is wanted: a person asks for it (ReopenBefore, or decided before), or
+// it is planned. A plan says something only of a window that is not closed, so it may outlive
+// the end of its window.
+// (2) when no attempt got as far as a worker.
 //
 // reopened means that it was closed before ReopenBefore. Serial closes only what never ran:
 // a window that was tried began in its turn, so it runs again, though a later one may have
@@ -130,7 +133,7 @@ func Decide(t Terms, s Seen) Decision {
 // decideTerms is Decide for a window that can be taken: SQL's judge_terms().
 func decideTerms(t Terms, s Seen) Decision {
 	tried := s.Status == Running || s.Status == Failed
-	wanted := !t.ReopenBefore.IsZero() || s.Decided
+	wanted := !t.ReopenBefore.IsZero() || s.Decided || s.Planned
 	o := s.Others
 	overlaps := t.Serial || t.Overlap != "" && t.Overlap != contract.OverlapAllow
 	replaces := t.Overlap == contract.OverlapReplace
@@ -141,7 +144,9 @@ func decideTerms(t Terms, s Seen) Decision {
 		return Decision{Verdict: Refuse, Reason: IsHeld, Close: Held}
 	case tried && t.MaxAttempts > 0 && s.Failures >= t.MaxAttempts:
 		return Decision{Verdict: Refuse, Reason: IsExhausted, Close: Exhausted}
-	case (s.Status == "" || s.Status == Failed && s.Unstarted && !wanted) && t.StartDeadline > 0 && s.Late && !s.Stopped:
+	case s.Status == "" && !t.Repeats.IsZero() && !wanted:
+		return Decision{Verdict: Skip, Reason: DST, Close: Skipped}
+	case (s.Status == "" || s.Status == Failed && s.Unstarted) && t.StartDeadline > 0 && s.Late && !s.Stopped && !wanted:
 		return Decision{Verdict: Skip, Reason: Late, Close: Skipped}
 	case s.Status == "" && t.Serial && s.Later && !wanted:
 		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}
@@ -149,7 +154,7 @@ func decideTerms(t Terms, s Seen) Decision {
 		return Decision{Verdict: Wait, Reason: Order}
 	case overlaps && o.Locked:
 		return Decision{Verdict: Wait, Reason: Committing, Stop: replaces && o.Unasked && !o.Newer}
-	case t.Overlap == contract.OverlapSkip && (o.Older || o.Newer) && s.Status == "":
+	case t.Overlap == contract.OverlapSkip && (o.Older || o.Newer) && s.Status == "" && !wanted:
 		return Decision{Verdict: Skip, Reason: Overlap, Close: Skipped}
 	case replaces && o.Newer && !wanted:
 		return Decision{Verdict: Skip, Reason: Superseded, Close: Skipped}

@@ -11,6 +11,8 @@ import (
 // soon is after everything that the tests record.
 var soon = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 
+var noon = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+
 // The rows of the truth table in Decide's comment, and the order among them.
 func TestDecide(t *testing.T) {
 	const skip, wait, replace = contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace
@@ -63,8 +65,21 @@ func TestDecide(t *testing.T) {
 		{"late, another was stopped for it", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Stopped: true}, answer(claim.Run, claim.First)},
 		{"late, no worker ever started", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed, Unstarted: true}, closes(claim.Skip, claim.Late, claim.Skipped)},
 		{"late, rerun", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed, Unstarted: true, Decided: true}, answer(claim.Run, claim.Retry)},
+		{"late, planned", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Planned: true}, answer(claim.Run, claim.First)},
+		{"late, no worker ever started, planned", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed, Unstarted: true, Planned: true}, answer(claim.Run, claim.Retry)},
+		{"late, a person asks", claim.Terms{StartDeadline: time.Hour, ReopenBefore: soon}, claim.Seen{Late: true}, answer(claim.Run, claim.First)},
 		{"late, but tried", claim.Terms{StartDeadline: time.Hour}, claim.Seen{Late: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
 
+		{"a civil time for the second time", claim.Terms{Repeats: noon, StartDeadline: time.Hour}, claim.Seen{Late: true}, closes(claim.Skip, claim.DST, claim.Skipped)},
+		{"a civil time for the second time, tried", claim.Terms{Repeats: noon}, claim.Seen{Status: claim.Failed}, answer(claim.Run, claim.Retry)},
+		{"a civil time for the second time, a person asks", claim.Terms{Repeats: noon, ReopenBefore: soon}, claim.Seen{}, answer(claim.Run, claim.First)},
+		{"a civil time for the second time, planned", claim.Terms{Repeats: noon}, claim.Seen{Planned: true}, answer(claim.Run, claim.First)},
+		{"a civil time for the second time, busy", claim.Terms{Repeats: noon}, claim.Seen{Status: claim.Running, Alive: true}, answer(claim.Wait, claim.BusyHeld)},
+
+		{"planned and closed meanwhile", claim.Terms{}, claim.Seen{Status: claim.Skipped, Stored: claim.Cancelled, Planned: true}, answer(claim.Skip, claim.Cancelled)},
+		{"serial, a later one ran, planned", claim.Terms{Serial: true}, claim.Seen{Later: true, Planned: true}, answer(claim.Run, claim.First)},
+		{"serial, planned, an earlier one is open", claim.Terms{Serial: true}, claim.Seen{Later: true, Earlier: true, Planned: true}, answer(claim.Wait, claim.Order)},
+		{"serial, a later one runs, planned", claim.Terms{Serial: true}, claim.Seen{Later: true, Planned: true, Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
 		{"serial, a later one ran", claim.Terms{Serial: true}, claim.Seen{Later: true, Earlier: true}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 		{"serial, a later one ran, rerun", claim.Terms{Serial: true}, claim.Seen{Later: true, Decided: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
 		{"serial, a later one ran, tried", claim.Terms{Serial: true}, claim.Seen{Later: true, Status: claim.Failed}, answer(claim.Run, claim.Retry)},
@@ -77,6 +92,7 @@ func TestDecide(t *testing.T) {
 		{"overlap skip", claim.Terms{Overlap: skip}, claim.Seen{Others: older}, closes(claim.Skip, claim.Overlap, claim.Skipped)},
 		{"overlap skip, tried before", claim.Terms{Overlap: skip}, claim.Seen{Status: claim.Failed, Others: older}, answer(claim.Wait, claim.Overlap)},
 		{"overlap skip, reopened", claim.Terms{Overlap: skip, ReopenBefore: soon}, claim.Seen{Status: claim.Skipped, Reopens: true, Others: older}, answer(claim.Wait, claim.Overlap)},
+		{"overlap skip, planned", claim.Terms{Overlap: skip}, claim.Seen{Planned: true, Others: older}, answer(claim.Wait, claim.Overlap)},
 		{"overlap skip, a separate run", claim.Terms{Overlap: skip}, claim.Seen{Others: claim.Others{Separate: true}}, answer(claim.Wait, claim.Overlap)},
 		{"overlap wait", claim.Terms{Overlap: wait}, claim.Seen{Others: older}, answer(claim.Wait, claim.Overlap)},
 		{"overlap wait, the other is dead", claim.Terms{Overlap: wait}, claim.Seen{Others: claim.Others{Dead: true}}, claim.Decision{Verdict: claim.Run, Reason: claim.First, Fence: true}},
@@ -86,6 +102,8 @@ func TestDecide(t *testing.T) {
 		{"replace, asked already", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true}}, answer(claim.Wait, claim.Replacing)},
 		{"replace, a newer one runs", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Older: true, Newer: true}}, closes(claim.Skip, claim.Superseded, claim.Skipped)},
 		{"replace, a newer one runs, a person asks", claim.Terms{Overlap: replace, ReopenBefore: soon}, claim.Seen{Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"replace, a newer one runs, planned", claim.Terms{Overlap: replace}, claim.Seen{Planned: true, Others: claim.Others{Newer: true}}, answer(claim.Wait, claim.Overlap)},
+		{"replaced and dead, planned", claim.Terms{Overlap: replace}, claim.Seen{Status: claim.Running, Stopping: true, Planned: true}, answer(claim.Run, claim.Takeover)},
 		{"replace, a separate run", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Separate: true}}, answer(claim.Wait, claim.Overlap)},
 		{"replace, the older is committing", claim.Terms{Overlap: replace}, claim.Seen{Others: claim.Others{Locked: true, Older: true, Unasked: true}}, claim.Decision{Verdict: claim.Wait, Reason: claim.Committing, Stop: true}},
 		{"replaced and dead, rerun", claim.Terms{Overlap: replace}, claim.Seen{Status: claim.Running, Stopping: true, Decided: true}, answer(claim.Run, claim.Takeover)},
@@ -124,7 +142,7 @@ func TestDecideNever(t *testing.T) {
 		})
 		// What the terms forbid, for a window that can be taken.
 		for _, overlap := range overlaps {
-			bits(16, func(bit func() bool) {
+			bits(18, func(bit func() bool) {
 				s := claim.Seen{
 					Status: status, Stored: claim.Late, Decided: bit(), Stopping: bit(), Crashed: bit(), Later: bit(), Earlier: bit(),
 					Others: claim.Others{Locked: bit(), Older: bit(), Newer: bit(), Separate: bit(), Dead: bit()},
@@ -134,6 +152,10 @@ func TestDecideNever(t *testing.T) {
 				terms := claim.Terms{Overlap: overlap, Serial: bit(), HoldOnCrash: s.Crashed}
 				if s.Reopens = bit(); s.Reopens {
 					terms.ReopenBefore = soon
+				}
+				s.Planned = bit()
+				if bit() {
+					terms.Repeats = noon
 				}
 				if bit() {
 					terms.StartDeadline, terms.MaxAttempts, s.Failures = time.Hour, 2, 2
@@ -153,8 +175,10 @@ func TestDecideNever(t *testing.T) {
 					t.Errorf("%+v %+v closes again: %+v", terms, s, d)
 				case d.Close != "" && (d.Reason == claim.Overlap || d.Reason == claim.Superseded && !s.Stopping) && !o.Older && !o.Newer && !s.Later:
 					t.Errorf("%+v %+v is closed by nobody: %+v", terms, s, d)
-				case d.Close != "" && d.Reason == claim.Superseded && (s.Decided || s.Reopens):
-					t.Errorf("%+v %+v is superseded although a person asks for it: %+v", terms, s, d)
+				case d.Close == claim.Skipped && (s.Decided || s.Reopens || s.Planned):
+					t.Errorf("%+v %+v is closed although it is wanted: %+v", terms, s, d)
+				case (d.Reason == claim.DST) != (status == "" && !terms.Repeats.IsZero() && !s.Decided && !s.Reopens && !s.Planned):
+					t.Errorf("%+v %+v: %+v", terms, s, d)
 				case d.Close != "" && (d.Verdict == claim.Run || d.Verdict == claim.Wait):
 					t.Errorf("%+v %+v closes the window and goes on: %+v", terms, s, d)
 				case !terms.ReopenBefore.IsZero() && (status == claim.Exhausted || status == claim.Skipped) && (d.Verdict == claim.Skip || d.Verdict == claim.Refuse):

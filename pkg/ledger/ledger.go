@@ -104,7 +104,7 @@ func (l *Ledger) Claim(ctx context.Context, r claim.Request) (claim.Answer, erro
 	v, err := l.quickly(ctx, call{
 		`SELECT verdict, reason, attempt, fencing_token, generation, holder_job_name, ` + micros("holder_window_start") +
 			`, holder_execution_id, holder_attempt, holder_pod, ` + micros("holder_completed_at") + ", " + micros("holder_lease_expires") +
-			`, holder_payload_digest FROM onceguard.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+			`, holder_payload_digest FROM onceguard.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		identity(r.Attempt, append([][]byte{term(r.Lease), text(string(origin))}, terms(r.Terms)...)...),
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func terms(t claim.Terms) [][]byte {
 	}
 	return [][]byte{
 		text(string(overlap)), truth(t.Serial), moment(t.Since), moment(t.Previous), deadline,
-		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), moment(t.ReopenBefore),
+		optional(t.PayloadDigest), attempts, truth(t.HoldOnCrash), moment(t.ReopenBefore), moment(t.Repeats),
 	}
 }
 

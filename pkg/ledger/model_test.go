@@ -18,6 +18,7 @@ import (
 	"github.com/onceguard/onceguard/pkg/admin"
 	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/disposition"
 	"github.com/onceguard/onceguard/pkg/ledger"
 	"github.com/onceguard/onceguard/pkg/ledger/ledgertest"
 	"github.com/onceguard/onceguard/pkg/window"
@@ -42,6 +43,30 @@ func (p people) Prune(jobName string, upto time.Time) (time.Time, error) {
 	return admin.Prune(p.ctx, p.owner, jobName, upto)
 }
 
+// Plan, Unplan and Judge leave what the windows engine would.
+func (p people) Plan(w window.Window) error {
+	_, err := p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_plan (job_name, window_start) VALUES ($1, $2) ON CONFLICT DO NOTHING", w.JobName, w.Start)
+	return err
+}
+
+func (p people) Unplan(w window.Window) error {
+	_, err := p.owner.Exec(p.ctx, "DELETE FROM onceguard.job_plan WHERE job_name = $1 AND window_start = $2", w.JobName, w.Start)
+	return err
+}
+
+func (p people) Judge(jobName, cronJobUID string, first, last time.Time, s disposition.Status) error {
+	_, err := p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_schedule (job_name, cron_job_uid, cron_job, since, judged_before) VALUES ($1, $2, $1, $3, $3) ON CONFLICT DO NOTHING",
+		jobName, cronJobUID, time.Unix(0, 0))
+	if err == nil {
+		_, err = p.owner.Exec(p.ctx, "DELETE FROM onceguard.job_gap WHERE job_name = $1 AND cron_job_uid = $2 AND last_window >= $3 AND first_window <= $4", jobName, cronJobUID, first, last)
+	}
+	if err == nil {
+		_, err = p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_gap (job_name, cron_job_uid, first_window, last_window, windows, status, reason) VALUES ($1, $2, $3, $4, 1, $5, 'controller')",
+			jobName, cronJobUID, first, last, string(s))
+	}
+	return err
+}
+
 func (p people) expire(w window.Window) error {
 	_, err := p.owner.Exec(p.ctx, "UPDATE onceguard.job_lease SET expires_at = clock_timestamp() - interval '1 second' WHERE job_name = $1 AND window_start = $2", w.JobName, w.Start)
 	return err
@@ -53,7 +78,7 @@ func TestSuite(t *testing.T) {
 	ledgertest.Run(t, func(t *testing.T) ledgertest.Subject {
 		empty(t, owner)
 		p := people{t.Context(), owner}
-		return ledgertest.Subject{API: open(t, url), People: p, Expire: func(w window.Window) {
+		return ledgertest.Subject{API: open(t, url), People: p, Engine: p, Expire: func(w window.Window) {
 			if err := p.expire(w); err != nil {
 				t.Fatal(err)
 			}
@@ -98,9 +123,9 @@ func TestProveModelAgreesWithSQL(t *testing.T) {
 	// A comparison that never came to a rule says nothing about it.
 	musts := []string{
 		"claim run first", "claim run retry", "claim run takeover", "claim run reopened", "claim run adopted",
-		"claim skip completed", "claim skip closed", "claim skip late", "claim skip overlap", "claim skip superseded", "claim skip cancelled",
+		"claim skip completed", "claim skip closed", "claim skip late", "claim skip overlap", "claim skip superseded", "claim skip cancelled", "claim skip dst",
 		"claim wait busy", "claim wait fence-lost", "claim wait overlap", "claim wait replacing", "claim wait order",
-		"claim refuse payload", "claim refuse exhausted", "claim refuse held", "rerun", "cancel", "prune", "checkpoint", "resolve", "complete", "release", "heartbeat",
+		"claim refuse payload", "claim refuse exhausted", "claim refuse held", "rerun", "cancel", "prune", "checkpoint", "resolve", "complete", "release", "heartbeat", "plan", "unplan", "judge",
 	}
 	missing := func() bool { return slices.ContainsFunc(musts, func(must string) bool { return total[must] == 0 }) }
 	l, p, rnd := open(t, url), people{t.Context(), session(t, url)}, rand.New(rand.NewPCG(seed, workers))
@@ -134,6 +159,13 @@ func (t tally) sum(prefix string) (n int) {
 		}
 	}
 	return n
+}
+
+// subject is one of the two that are compared.
+type subject struct {
+	ledgertest.API
+	ledgertest.People
+	ledgertest.Engine
 }
 
 // focus is what a sequence is about: with all terms at once few rules are come to.
@@ -177,7 +209,7 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	var trace []string
 	for range 16 + rnd.IntN(32) {
 		op, both := r.step(ctx)
-		got, want := both(l, p), both(r.model, r.model)
+		got, want := both(subject{l, p, p}), both(subject{r.model, r.model, r.model})
 		trace = append(trace, op+": "+got)
 		if got != want {
 			return fmt.Errorf("the database and the model disagree after\n%s\nmodel: %s", strings.Join(trace, "\n"), want)
@@ -221,7 +253,7 @@ func (r *run) outcomes(ctx context.Context) error {
 var pieceful = []int{8, 18, 18, 36, 49}
 
 // step chooses what to do next: a name for the trace, and a function that does it.
-func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest.People) string) {
+func (r *run) step(ctx context.Context) (string, func(subject) string) {
 	n, k, d := r.rnd.IntN(len(r.windows)), r.rnd.IntN(2), r.rnd.IntN(100)
 	if r.focus == pieces && r.rnd.IntN(2) == 0 { // of one id, which nobody takes
 		k, d = 0, pieceful[r.rnd.IntN(len(pieceful))]
@@ -233,28 +265,28 @@ func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest
 	}
 	switch {
 	case d < 8:
-		return name("heartbeat"), func(l ledgertest.API, _ ledgertest.People) string {
+		return name("heartbeat"), func(l subject) string {
 			b, err := l.Heartbeat(ctx, a, lease)
 			return fmt.Sprint(b, kind(err))
 		}
 	case d < 18:
 		c := claim.Completion{RequestDigest: "d", PayloadDigest: r.payload()}
-		return name("complete"), func(l ledgertest.API, _ ledgertest.People) string { return fmt.Sprint(kind(l.Complete(ctx, a, c))) }
+		return name("complete"), func(l subject) string { return fmt.Sprint(kind(l.Complete(ctx, a, c))) }
 	case d < 24:
 		seq := r.rnd.IntN(3)
-		return name("checkpoint") + fmt.Sprint(" after ", seq), func(l ledgertest.API, _ ledgertest.People) string {
+		return name("checkpoint") + fmt.Sprint(" after ", seq), func(l subject) string {
 			got, err := l.Checkpoint(ctx, a, seq, json.RawMessage(`{"row": 1}`), "d")
 			return fmt.Sprint(got, kind(err))
 		}
 	case d < 36:
 		o := []claim.Outcome{claim.OutcomeFailed, claim.OutcomeCrashed, claim.OutcomeStopped, claim.OutcomeNotStarted, claim.OutcomeUncommitted}[r.rnd.IntN(5)]
-		return name("release") + " " + string(o), func(l ledgertest.API, _ ledgertest.People) string {
+		return name("release") + " " + string(o), func(l subject) string {
 			got, err := l.Release(ctx, a, claim.End{Outcome: o})
 			return fmt.Sprint(got, kind(err))
 		}
 	case d < 46:
-		return name("expire"), func(l ledgertest.API, _ ledgertest.People) string {
-			if l == r.model {
+		return name("expire"), func(l subject) string {
+			if l.API == r.model {
 				r.model.Expire(w)
 				return ""
 			}
@@ -268,25 +300,27 @@ func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest
 		if r.rnd.IntN(2) == 0 {
 			*id = next
 		}
-		return name("resolve"), func(l ledgertest.API, _ ledgertest.People) string {
+		return name("resolve"), func(l subject) string {
 			got, err := l.Resolve(ctx, a, next)
 			return fmt.Sprint(got, kind(err))
 		}
 	case d < 53:
-		return name("rerun"), func(_ ledgertest.API, p ledgertest.People) string {
+		return name("rerun"), func(p subject) string {
 			got, err := p.Rerun(w)
 			return fmt.Sprint(got, kind(err))
 		}
 	case d < 55:
-		return name("cancel"), func(_ ledgertest.API, p ledgertest.People) string { return fmt.Sprint(kind(p.CancelWindow(w))) }
+		return name("cancel"), func(p subject) string { return fmt.Sprint(kind(p.CancelWindow(w))) }
 	case d < 58:
 		upto := w.Start.Add([]time.Duration{0, time.Second, time.Hour}[r.rnd.IntN(3)])
-		return name("prune"), func(_ ledgertest.API, p ledgertest.People) string {
+		return name("prune"), func(p subject) string {
 			got, err := p.Prune(r.base, upto)
 			return fmt.Sprint(got.UTC(), kind(err))
 		}
-	case d < 60:
-		return name("stored"), func(l ledgertest.API, _ ledgertest.People) string {
+	case d < 60, d < 64 && (r.focus == ordered || r.focus == overlaps):
+		return r.engine()
+	case d == 64:
+		return name("stored"), func(l subject) string {
 			s, err := l.Stored(ctx, w)
 			return fmt.Sprint(s.Status, s.ExecutionID, s.Attempt, s.Generation, s.PayloadDigest, s.RequestDigest, s.CompletedAt.IsZero(),
 				s.Checkpoint.Seq, string(s.Checkpoint.Data), s.Checkpoint.RequestDigest, kind(err))
@@ -297,11 +331,32 @@ func (r *run) step(ctx context.Context) (string, func(ledgertest.API, ledgertest
 		a.ExecutionID = *id
 	}
 	q := claim.Request{Attempt: a, Lease: lease, Terms: r.terms(w), Origin: claim.Origin{Namespace: "shop", Pod: fmt.Sprint("p", n, k)}}
-	return name("claim") + fmt.Sprintf(" %+v", q.Terms), func(l ledgertest.API, _ ledgertest.People) string {
+	return name("claim") + fmt.Sprintf(" %+v", q.Terms), func(l subject) string {
 		got, err := l.Claim(ctx, q)
 		h := got.Holder
 		return fmt.Sprintln(got.Verdict, got.Reason, got.Attempt, got.FencingToken&(1<<40-1), got.Generation, "holder", h.Window,
 			h.ExecutionID, h.Attempt, h.Pod, h.CompletedAt.IsZero(), h.LeaseExpires.IsZero(), h.PayloadDigest, kind(err))
+	}
+}
+
+// engine is a step of the windows engine: a plan, or what it says of windows that nobody ran.
+func (r *run) engine() (string, func(subject) string) {
+	at := func() time.Time { return r.windows[0].Start.Add(time.Duration(r.rnd.IntN(5)-1) * time.Minute) }
+	plan := window.Window{JobName: r.base, Start: at()}
+	switch d := r.rnd.IntN(10); {
+	case d < 4:
+		return "plan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Plan(plan)) }
+	case d < 6:
+		return "unplan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Unplan(plan)) }
+	}
+	first, last := at(), at()
+	if last.Before(first) {
+		first, last = last, first
+	}
+	uid := []string{"one", "one", "one", "two"}[r.rnd.IntN(4)]
+	status := []disposition.Status{disposition.Late, disposition.Late, disposition.Missed, disposition.Skipped}[r.rnd.IntN(4)]
+	return fmt.Sprintf("judge %s to %s by %s: %s", first.Format("15:04"), last.Format("15:04"), uid, status), func(s subject) string {
+		return fmt.Sprint(s.Judge(r.base, uid, first, last, status))
 	}
 }
 
@@ -321,6 +376,9 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 		return r.rnd.IntN(4*n) == 0
 	}
 	t.PayloadDigest = r.payload()
+	if r.rnd.IntN(24) == 0 {
+		t.Repeats = w.Start.Add(-time.Minute)
+	}
 	if often(attempts, 4) && r.rnd.IntN(2) == 0 || r.rnd.IntN(8) == 0 {
 		t.ReopenBefore = time.Now().Add([]time.Duration{time.Hour, time.Hour, -time.Hour}[r.rnd.IntN(3)])
 	}

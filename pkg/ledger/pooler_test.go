@@ -27,7 +27,7 @@ func TestThroughAPooler(t *testing.T) {
 	owner := session(t, ownerURL)
 	ledgertest.Run(t, func(t *testing.T) ledgertest.Subject {
 		empty(t, owner)
-		return ledgertest.Subject{API: open(t, pooled), People: people{t.Context(), owner}, Expire: func(w window.Window) { age(t, owner, claim.Attempt{Window: w}) }}
+		return ledgertest.Subject{API: open(t, pooled), People: people{t.Context(), owner}, Engine: people{t.Context(), owner}, Expire: func(w window.Window) { age(t, owner, claim.Attempt{Window: w}) }}
 	})
 	var g sync.WaitGroup
 	for i := range 20 {

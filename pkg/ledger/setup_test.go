@@ -99,7 +99,7 @@ func age(t testing.TB, owner *pgx.Conn, a claim.Attempt) {
 // empty takes all windows out of a ledger.
 func empty(t testing.TB, owner *pgx.Conn) {
 	t.Helper()
-	exec(t, owner, "TRUNCATE onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip, onceguard.job_checkpoint, onceguard.job_decision")
+	exec(t, owner, "TRUNCATE onceguard.job, onceguard.job_execution, onceguard.job_lease, onceguard.job_attempt, onceguard.job_skip, onceguard.job_checkpoint, onceguard.job_decision, onceguard.job_schedule, onceguard.job_gap, onceguard.job_plan")
 }
 
 // mutate breaks a rule of a function, to see that a test notices; it gives the source as

@@ -45,6 +45,8 @@ type Fake struct {
 	down    error
 	rows    map[string]*execution
 	closed  map[string]time.Time // watermarks by base name
+	plans   map[string]window.Window
+	gaps    []gap
 	skipped map[string][]claim.Reason
 	once    map[string]bool
 }
@@ -214,7 +216,7 @@ func (f *Fake) Release(ctx context.Context, a claim.Attempt, end claim.End) (cla
 		outcome = claim.OutcomeCompleted
 	} else if outcome == claim.OutcomeCompleted {
 		return "", fmt.Errorf("release of %s: the window is not completed", a.Window)
-	} else if f.asked(e) && e.decided < 0 {
+	} else if f.asked(e) && !f.wanted(e) {
 		e.Status, e.reason, e.closedBy, e.ExecutionID = claim.Skipped, claim.Superseded, e.lease.by, uuid.Nil
 		e.closedAt, e.replaced = f.now(), e.lease.asker
 	} else {

@@ -9,6 +9,6 @@ import (
 func TestFake(t *testing.T) {
 	ledgertest.Run(t, func(*testing.T) ledgertest.Subject {
 		f := &ledgertest.Fake{}
-		return ledgertest.Subject{API: f, People: f, Expire: f.Expire}
+		return ledgertest.Subject{API: f, People: f, Engine: f, Expire: f.Expire}
 	})
 }

@@ -53,7 +53,7 @@ func (f *Fake) Claim(ctx context.Context, r claim.Request) (claim.Answer, error)
 	}
 	if d.Fence {
 		for _, o := range others {
-			if r.Terms.Overlap == contract.OverlapReplace && before(o.window, r.Window) && !apart(o.window, r.Window) && o.decided < 0 {
+			if r.Terms.Overlap == contract.OverlapReplace && before(o.window, r.Window) && !apart(o.window, r.Window) && !f.wanted(o) {
 				f.end(o, claim.Skipped, claim.Superseded, who)
 				o.replaced = r.Window.Start
 			} else {
@@ -81,6 +81,8 @@ func (f *Fake) look(r claim.Request, e *execution) (seen claim.Seen, others []*e
 	way = map[claim.Reason]window.Window{}
 	seen.Closed = f.isClosed(r.Window)
 	seen.Late = r.Window.Start.Add(r.Terms.StartDeadline).Before(f.now())
+	seen.Planned = f.planned(r.Window)
+	way[claim.DST] = window.Window{JobName: r.Window.JobName, Start: r.Terms.Repeats}
 	if e != nil {
 		seen.Status, seen.Stored, seen.Decided = e.Status, e.reason, e.decided >= 0
 		seen.Conflict = differ(e.PayloadDigest, r.Terms.PayloadDigest)
@@ -113,9 +115,8 @@ func (f *Fake) look(r claim.Request, e *execution) (seen claim.Seen, others []*e
 	}
 	sort.Slice(others, func(i, j int) bool { return before(others[i].window, others[j].window) })
 	f.beside(r, others, &seen.Others, way)
-	p := window.Window{JobName: r.Window.JobName, Start: r.Terms.Previous}
-	if serial && begun && !seen.Earlier && !p.Start.IsZero() && !p.Start.Before(r.Terms.Since) && !f.isClosed(p) && f.rows[key(p)] == nil {
-		seen.Earlier, way[claim.Order] = true, p
+	if serial {
+		f.outstanding(r, begun, &seen, way)
 	}
 	if later, ok := way["later"]; ok && e == nil {
 		way[claim.Superseded] = later

@@ -17,6 +17,7 @@ import (
 type Subject struct {
 	API
 	People
+	Engine
 	// Expire ends the lease of a window, as time would.
 	Expire func(window.Window)
 }
@@ -55,6 +56,13 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"separate runs are only waited for", testSeparate},
 		{"what was closed after a person asked", testReopenBefore},
 		{"late, though claimed before", testLateAfterNothing},
+		{"planned windows are not closed", testPlanned},
+		{"planned windows are replaced, not lost", testReplacePlanned},
+		{"order waits for planned windows", testOrderOfPlans},
+		{"order and the plans of an Indexed job", testOrderOfPlansWithIndexes},
+		{"order passes over what never comes", testOrderPassesGaps},
+		{"a gap never stops a window", testGap},
+		{"a civil time that comes twice", testRepeats},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
 	}

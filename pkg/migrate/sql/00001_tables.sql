@@ -27,7 +27,7 @@ CREATE TABLE onceguard.job_execution (
     status         text        NOT NULL,
     reason         text,                     -- why it is closed, or "rerun"
     closed_by      text,                     -- the pod, or the person, that closed it
-    superseded_by  timestamptz,              -- the window of this name that took its place
+    superseded_by  timestamptz,              -- the window of this name that took its place, or whose civil time it repeats
     execution_id   uuid,                     -- the fence; NULL when nobody holds the window
     attempt        int         NOT NULL,     -- the last attempt's number; only grows; 0: it never ran
     decided        int,                      -- a person decided after this attempt: it and earlier ones do not count
@@ -36,6 +36,7 @@ CREATE TABLE onceguard.job_execution (
     window_end     timestamptz,
     schedule       text,
     time_zone      text,
+    dst            text,                     -- the schedule's rule where the zone's clocks are moved
     payload_digest text,
     request_digest text,
     result         jsonb,
@@ -49,7 +50,7 @@ CREATE TABLE onceguard.job_execution (
     CHECK (status IN ('running', 'completed', 'failed', 'exhausted', 'skipped', 'held')),
     CHECK ((status = 'completed') = (completed_at IS NOT NULL)),
     CHECK ((status IN ('running', 'completed')) = (execution_id IS NOT NULL)),
-    CHECK (status <> 'skipped' OR reason IN ('late', 'overlap', 'superseded', 'cancelled'))
+    CHECK (status <> 'skipped' OR reason IN ('late', 'overlap', 'superseded', 'cancelled', 'dst'))
 ) WITH (fillfactor = 80);
 -- Has few rows, and none that a heartbeat, a claim or a completion changes.
 CREATE INDEX job_execution_superseded ON onceguard.job_execution (job_name, superseded_by) WHERE superseded_by IS NOT NULL;
@@ -120,7 +121,7 @@ CREATE TABLE onceguard.job_skip (
     node         text,
     skipped_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (job_name, window_start, skipper),
-    CHECK (reason IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'payload', 'exhausted', 'held'))
+    CHECK (reason IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'dst', 'payload', 'exhausted', 'held'))
 );
 COMMENT ON TABLE onceguard.job_skip IS 'One row for each pod that did not run, with the reason.';
 
@@ -219,7 +220,7 @@ COMMENT ON FUNCTION onceguard.check_call IS 'Internal: arguments, the right of s
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.check_terms(
-    window_start timestamptz, overlap text, serial boolean, since timestamptz, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean) RETURNS void
+    window_start timestamptz, overlap text, serial boolean, since timestamptz, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean, repeats timestamptz) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF check_terms.overlap IS NULL OR check_terms.overlap NOT IN ('allow', 'skip', 'wait', 'replace') THEN
@@ -236,6 +237,9 @@ BEGIN
     END IF;
     IF NOT isfinite(check_terms.previous) OR check_terms.previous >= check_terms.window_start THEN
         RAISE EXCEPTION 'previous % is not an instant before window_start %', check_terms.previous, check_terms.window_start USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT isfinite(check_terms.repeats) OR check_terms.repeats >= check_terms.window_start THEN
+        RAISE EXCEPTION 'repeats % is not an instant before window_start %', check_terms.repeats, check_terms.window_start USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF check_terms.start_deadline < interval '0' OR check_terms.start_deadline > interval '1000 years' THEN
         RAISE EXCEPTION 'start_deadline % is not between 0 and 1000 years', check_terms.start_deadline USING ERRCODE = 'invalid_parameter_value';

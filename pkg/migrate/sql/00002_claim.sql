@@ -51,6 +51,42 @@ END $$;
 COMMENT ON FUNCTION onceguard.asked IS 'Internal: does a newer window ask the holder to stop? Not when that window is closed meanwhile: it needs the place no longer.';
 
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.planned(job_name text, window_start timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN strpos(planned.job_name, '@') = 0 AND EXISTS (
+        SELECT FROM onceguard.job_plan p WHERE p.job_name = split_part(planned.job_name, '#', 1) AND p.window_start = planned.window_start);
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.planned IS 'Internal: is the window to be run later? A plan is one for all indexes, and none for separate runs. It may outlive the end of its window: what is closed is not asked about.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.awaited(job_name text, previous timestamptz, since timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base text := split_part(awaited.job_name, '#', 1);
+BEGIN
+    -- The gaps of a CronJob do not overlap: the last that begins by then, or none, covers it.
+    IF NOT EXISTS (
+        SELECT FROM onceguard.job_schedule s CROSS JOIN LATERAL (
+            SELECT g.last_window, g.status FROM onceguard.job_gap g
+            WHERE g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid AND g.first_window <= awaited.previous
+            ORDER BY g.first_window DESC LIMIT 1) g
+        WHERE s.job_name = base AND g.last_window >= awaited.previous AND g.status IN ('missed', 'skipped')) THEN
+        RETURN awaited.previous;
+    END IF;
+    -- It never comes, but one before it may: late gaps are never older than what is judged.
+    RETURN (
+        SELECT max(g.last_window) FROM onceguard.job_schedule s
+        JOIN onceguard.job_gap g ON g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid
+          AND g.first_window >= s.judged_before AND g.first_window < awaited.previous
+        WHERE s.job_name = base AND g.status = 'late' AND g.last_window < awaited.previous AND g.last_window >= awaited.since
+          AND NOT EXISTS (SELECT FROM onceguard.job_execution t WHERE t.job_name = awaited.job_name AND t.window_start = g.last_window));
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.awaited IS 'Internal: the window that order waits for when previous has no row: itself, unless a gap says that it was missed or skipped; then the last one before it that is late, or NULL.';
+
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.running_others(job_name text, window_start timestamptz, separate_too boolean)
 RETURNS TABLE (other_job_name text, other_window_start timestamptz, expires_at timestamptz, asked boolean, older boolean, separate boolean, decided boolean)
 LANGUAGE plpgsql ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
@@ -73,14 +109,16 @@ COMMENT ON FUNCTION onceguard.running_others IS 'Internal: the other windows of 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.judge_terms(
     job_name text, window_start timestamptz, e onceguard.job_execution, asked_to_stop boolean, closed timestamptz, locked boolean,
-    overlap text, serial boolean, since timestamptz, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean, reopen boolean,
+    overlap text, serial boolean, since timestamptz, previous timestamptz, start_deadline interval, max_attempts int, hold_on_crash boolean, reopen boolean, repeats timestamptz,
     OUT verdict text, OUT reason text, OUT close text, OUT stop boolean, OUT fence boolean, OUT other_job_name text, OUT other_window_start timestamptz)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    -- A person asks for this window: what happened around it does not close it.
+    -- A person asks for this window: neither its age nor what happens around it closes it. Nor
+    -- when it is planned, which is looked up only where it matters.
     wanted boolean := judge_terms.reopen OR e.decided IS NOT NULL;
     in_order boolean := judge_terms.serial AND strpos(judge_terms.job_name, '@') = 0;
+    beginning timestamptz := coalesce(greatest(judge_terms.since, judge_terms.closed), '-infinity');
     o record;
     expires timestamptz;
     alive boolean;
@@ -93,7 +131,7 @@ BEGIN
     stop := false;
     fence := false;
     IF e.status IN ('running', 'failed') THEN
-        IF asked_to_stop AND NOT wanted THEN
+        IF asked_to_stop AND NOT wanted AND NOT onceguard.planned(judge_terms.job_name, judge_terms.window_start) THEN
             verdict := 'skip'; reason := 'superseded'; close := 'skipped';
             RETURN;
         END IF;
@@ -110,16 +148,21 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    IF judge_terms.repeats IS NOT NULL AND e.status IS NULL AND NOT wanted AND NOT onceguard.planned(judge_terms.job_name, judge_terms.window_start) THEN
+        verdict := 'skip'; reason := 'dst'; close := 'skipped'; other_job_name := judge_terms.job_name; other_window_start := judge_terms.repeats;
+        RETURN;
+    END IF;
     -- In seconds: a day of an interval is as long as the session's time zone makes it.
     IF judge_terms.window_start + make_interval(secs => extract(epoch FROM judge_terms.start_deadline)::float8) < clock_timestamp()
-       AND (e.status IS NULL OR e.status = 'failed' AND NOT wanted AND NOT EXISTS (
+       AND NOT wanted AND (e.status IS NULL OR e.status = 'failed' AND NOT EXISTS (
             SELECT FROM onceguard.job_attempt a WHERE a.job_name = judge_terms.job_name AND a.window_start = judge_terms.window_start
               AND a.outcome <> 'not-started'))
        -- Another window was stopped for this one: neither would run.
        AND NOT EXISTS (
             SELECT FROM onceguard.job_lease l WHERE l.job_name = judge_terms.job_name AND l.cancel_for = judge_terms.window_start
             UNION ALL
-            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.superseded_by = judge_terms.window_start) THEN
+            SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.superseded_by = judge_terms.window_start AND t.reason = 'superseded')
+       AND NOT onceguard.planned(judge_terms.job_name, judge_terms.window_start) THEN
         verdict := 'skip'; reason := 'late'; close := 'skipped';
         RETURN;
     END IF;
@@ -130,7 +173,7 @@ BEGIN
             SELECT t.window_start INTO other_window_start FROM onceguard.job_execution t
             WHERE t.job_name = judge_terms.job_name AND t.window_start > judge_terms.window_start AND t.status IN ('running', 'completed')
             ORDER BY t.window_start LIMIT 1;
-            IF FOUND THEN
+            IF FOUND AND NOT onceguard.planned(judge_terms.job_name, judge_terms.window_start) THEN
                 verdict := 'skip'; reason := 'superseded'; close := 'skipped';
                 RETURN;
             END IF;
@@ -142,6 +185,12 @@ BEGIN
              ORDER BY t.window_start DESC LIMIT 1)
             UNION ALL -- also one from before the beginning of order, while it runs
             SELECT r.other_window_start FROM onceguard.running_others(judge_terms.job_name, judge_terms.window_start, false) r WHERE r.older
+            UNION ALL -- and a planned one that this name has not closed; the status by a subquery: no join may read the history
+            (SELECT p.window_start FROM onceguard.job_plan p
+             WHERE p.job_name = split_part(judge_terms.job_name, '#', 1) AND p.window_start < judge_terms.window_start AND p.window_start >= beginning
+               AND ((SELECT t.status FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start = p.window_start)
+                    IN ('completed', 'exhausted', 'skipped')) IS NOT TRUE
+             ORDER BY p.window_start DESC LIMIT 1)
         ) x ORDER BY x.window_start DESC LIMIT 1;
         IF FOUND THEN
             verdict := 'wait'; reason := 'order';
@@ -149,13 +198,16 @@ BEGIN
         END IF;
         -- A window that nobody has claimed yet has no row; the schedule knows of it. An index
         -- that is new to the job has none to wait for.
-        IF judge_terms.previous >= coalesce(greatest(judge_terms.since, judge_terms.closed), '-infinity') AND NOT EXISTS (
+        IF judge_terms.previous >= beginning AND NOT EXISTS (
             SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start = judge_terms.previous)
            AND (strpos(judge_terms.job_name, '#') = 0 OR EXISTS (
             SELECT FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start < judge_terms.window_start
               AND t.window_start >= coalesce(judge_terms.since, '-infinity'))) THEN
-            verdict := 'wait'; reason := 'order'; other_window_start := judge_terms.previous;
-            RETURN;
+            other_window_start := onceguard.awaited(judge_terms.job_name, judge_terms.previous, beginning);
+            IF other_window_start IS NOT NULL THEN
+                verdict := 'wait'; reason := 'order';
+                RETURN;
+            END IF;
         END IF;
         other_job_name := NULL;
         other_window_start := NULL;
@@ -201,9 +253,9 @@ BEGIN
         RETURN;
     ELSIF most = 4 THEN
         verdict := 'wait'; reason := 'committing';
-    ELSIF most = 3 AND NOT wanted THEN
+    ELSIF most = 3 AND NOT wanted AND NOT onceguard.planned(judge_terms.job_name, judge_terms.window_start) THEN
         verdict := 'skip'; reason := 'superseded'; close := 'skipped';
-    ELSIF most = 2 AND judge_terms.overlap = 'skip' AND e.status IS NULL THEN
+    ELSIF most = 2 AND judge_terms.overlap = 'skip' AND e.status IS NULL AND NOT wanted AND NOT onceguard.planned(judge_terms.job_name, judge_terms.window_start) THEN
         verdict := 'skip'; reason := 'overlap'; close := 'skipped';
     ELSIF most = 2 AND judge_terms.overlap = 'replace' THEN
         verdict := 'wait'; reason := 'replacing';
@@ -220,7 +272,7 @@ CREATE FUNCTION onceguard.claim(
     job_name text, window_start timestamptz, execution_id uuid, lease interval, origin jsonb DEFAULT '{}',
     overlap text DEFAULT 'allow', serial boolean DEFAULT false, since timestamptz DEFAULT NULL, previous timestamptz DEFAULT NULL,
     start_deadline interval DEFAULT NULL, payload_digest text DEFAULT NULL, max_attempts int DEFAULT NULL,
-    hold_on_crash boolean DEFAULT false, reopen_closed_before timestamptz DEFAULT NULL,
+    hold_on_crash boolean DEFAULT false, reopen_closed_before timestamptz DEFAULT NULL, repeats timestamptz DEFAULT NULL,
     OUT verdict text, OUT reason text, OUT attempt int, OUT fencing_token bigint, OUT generation int,
     OUT holder_job_name text, OUT holder_window_start timestamptz,
     OUT holder_execution_id uuid, OUT holder_attempt int, OUT holder_pod text,
@@ -230,7 +282,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 DECLARE
     base text := split_part(split_part(claim.job_name, '#', 1), '@', 1);
     terms boolean := claim.overlap <> 'allow' OR claim.serial OR claim.hold_on_crash
-        OR claim.start_deadline IS NOT NULL OR claim.max_attempts IS NOT NULL;
+        OR claim.start_deadline IS NOT NULL OR claim.max_attempts IS NOT NULL OR claim.repeats IS NOT NULL;
     who text;
     closed timestamptz;
     e onceguard.job_execution;
@@ -253,7 +305,7 @@ BEGIN
         RAISE EXCEPTION 'payload_digest must not be empty: null is any payload' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF terms IS NOT FALSE THEN
-        PERFORM onceguard.check_terms(claim.window_start, claim.overlap, claim.serial, claim.since, claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash);
+        PERFORM onceguard.check_terms(claim.window_start, claim.overlap, claim.serial, claim.since, claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash, claim.repeats);
     END IF;
 
     -- The first look takes no lock and no transaction id: a duplicate or a poll writes nothing.
@@ -295,7 +347,7 @@ BEGIN
             verdict := 'wait'; reason := 'busy';
         ELSIF terms OR l.cancel THEN
             SELECT * INTO j FROM onceguard.judge_terms(claim.job_name, claim.window_start, e, onceguard.asked(l), closed, locked, claim.overlap, claim.serial, claim.since,
-                claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash, claim.reopen_closed_before IS NOT NULL);
+                claim.previous, claim.start_deadline, claim.max_attempts, claim.hold_on_crash, claim.reopen_closed_before IS NOT NULL, claim.repeats);
             verdict := j.verdict; reason := j.reason; close := j.close; stop := j.stop; fence := j.fence;
             holder_job_name := j.other_job_name; holder_window_start := j.other_window_start;
         END IF;
@@ -344,9 +396,9 @@ BEGIN
     IF close IS NOT NULL THEN
         PERFORM onceguard.be_durable();
         IF e.status IS NULL THEN
-            INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, superseded_by, attempt, fencing_token, window_end, schedule, time_zone)
-            VALUES (claim.job_name, claim.window_start, close, claim.reason, who, CASE claim.reason WHEN 'superseded' THEN claim.holder_window_start END, 0, 0,
-                    onceguard.instant('windowEnd', origin ->> 'windowEnd'), origin ->> 'schedule', origin ->> 'timeZone');
+            INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, superseded_by, attempt, fencing_token, window_end, schedule, time_zone, dst)
+            VALUES (claim.job_name, claim.window_start, close, claim.reason, who, CASE WHEN claim.reason IN ('superseded', 'dst') THEN claim.holder_window_start END, 0, 0,
+                    onceguard.instant('windowEnd', origin ->> 'windowEnd'), origin ->> 'schedule', origin ->> 'timeZone', origin ->> 'dst');
         ELSE
             PERFORM onceguard.end_window(claim.job_name, claim.window_start, close, claim.reason, who, claim.holder_window_start);
         END IF;
@@ -376,7 +428,7 @@ BEGIN
         -- locked by judge_terms.
         PERFORM onceguard.end_window(o.other_job_name, o.other_window_start,
             CASE WHEN o.replaced THEN 'skipped' ELSE 'failed' END, CASE WHEN o.replaced THEN 'superseded' END, CASE WHEN o.replaced THEN who END, claim.window_start)
-        FROM (SELECT r.*, claim.overlap = 'replace' AND r.older AND NOT r.separate AND NOT r.decided AS replaced
+        FROM (SELECT r.*, claim.overlap = 'replace' AND r.older AND NOT r.separate AND NOT (r.decided OR onceguard.planned(r.other_job_name, r.other_window_start)) AS replaced
               FROM onceguard.running_others(claim.job_name, claim.window_start, claim.overlap <> 'allow') r) o;
     END IF;
     verdict := 'run';
@@ -387,9 +439,9 @@ BEGIN
     IF reason = 'first' THEN
         -- A plain INSERT: all inserts hold the job's lock, and ON CONFLICT would wait for a
         -- transaction that has called complete().
-        INSERT INTO onceguard.job_execution (job_name, window_start, status, execution_id, attempt, fencing_token, payload_digest, window_end, schedule, time_zone)
+        INSERT INTO onceguard.job_execution (job_name, window_start, status, execution_id, attempt, fencing_token, payload_digest, window_end, schedule, time_zone, dst)
         VALUES (claim.job_name, claim.window_start, 'running', claim.execution_id, claim.attempt, claim.fencing_token, claim.payload_digest,
-                onceguard.instant('windowEnd', origin ->> 'windowEnd'), origin ->> 'schedule', origin ->> 'timeZone');
+                onceguard.instant('windowEnd', origin ->> 'windowEnd'), origin ->> 'schedule', origin ->> 'timeZone', origin ->> 'dst');
         INSERT INTO onceguard.job_lease (job_name, window_start, execution_id, expires_at, term)
         VALUES (claim.job_name, claim.window_start, claim.execution_id, clock_timestamp() + claim.lease, claim.lease);
     ELSE

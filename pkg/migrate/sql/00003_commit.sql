@@ -245,8 +245,8 @@ BEGIN
     WHERE t.job_name = release.job_name AND t.window_start = release.window_start AND t.execution_id = release.execution_id
     RETURNING * INTO l;
     IF e.status = 'running' THEN
-        -- Asked to stop by a newer window, it is not to be tried again; unless a person asked for it.
-        superseded := onceguard.asked(l) AND e.decided IS NULL;
+        -- Asked to stop by a newer window, it is not to be tried again; unless a person asked for it, or it is planned.
+        superseded := onceguard.asked(l) AND e.decided IS NULL AND NOT onceguard.planned(release.job_name, release.window_start);
         UPDATE onceguard.job_execution t SET status = CASE WHEN superseded THEN 'skipped' ELSE 'failed' END,
             reason = CASE WHEN superseded THEN 'superseded' END, closed_by = CASE WHEN superseded THEN l.cancel_by END,
             superseded_by = CASE WHEN superseded THEN l.cancel_for END, execution_id = NULL, updated_at = clock_timestamp()
@@ -270,7 +270,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 #variable_conflict use_column
 BEGIN
     PERFORM onceguard.check_call(record_skip.job_name, record_skip.window_start, record_skip.execution_id);
-    IF record_skip.reason IS NULL OR record_skip.reason NOT IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'payload', 'exhausted', 'held') THEN
+    IF record_skip.reason IS NULL OR record_skip.reason NOT IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'dst', 'payload', 'exhausted', 'held') THEN
         RAISE EXCEPTION 'reason "%" is not completed, closed, busy, late, overlap, superseded, cancelled, payload, exhausted or held', left(record_skip.reason, 100)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
