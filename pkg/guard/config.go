@@ -68,6 +68,10 @@ func Validate(c contract.GuardConfig) error {
 		return fmt.Errorf("maxAttempts is %d; it must not be negative", c.MaxAttempts)
 	case !c.Previous.IsZero() && !c.Previous.Before(c.WindowStart):
 		return fmt.Errorf("previous %s is not before windowStart %s", c.Previous.Format(time.RFC3339), c.WindowStart.Format(time.RFC3339))
+	case !oneOf(c.DST, "", contract.DSTKubernetes, contract.DSTOnce):
+		return fmt.Errorf("dst is %q; it must be kubernetes or once", c.DST)
+	case !c.Repeats.IsZero() && !c.Repeats.Before(c.WindowStart):
+		return fmt.Errorf("repeats %s is not before windowStart %s", c.Repeats.Format(time.RFC3339), c.WindowStart.Format(time.RFC3339))
 	case c.StartTimeout <= 0:
 		return fmt.Errorf("startTimeout is %s; it must be positive", time.Duration(c.StartTimeout))
 	case c.Grace < 0:

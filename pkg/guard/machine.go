@@ -172,6 +172,9 @@ func (m *step) hello(e Hello) {
 		m.ended(p, Report{Code: 137, Ack: 137, Vanished: true})
 	}
 	m.conns[e.Conn] = p
+	if text := m.conf.unusual(); text != "" && p.counted() && m.Phase != Refused {
+		m.wait(e.Conn, text)
+	}
 	if e.Kind == wire.KindWorker {
 		// The kubelet starts workers when every init container has succeeded, also the one
 		// whose end a guard that was away did not hear of.

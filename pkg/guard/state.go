@@ -64,7 +64,8 @@ const unknownGrace = 30 * time.Second
 // window's start must not give up at its first try.
 const leastLedgerWait = 30 * time.Second
 
-// unknownLedgerWait is used when the next window is not known.
+// unknownLedgerWait is used when the next window is not known, or was due long before a
+// window is caught up.
 const unknownLedgerWait = 10 * time.Minute
 
 // missetLedgerWait is used, unless one is configured, while somebody has to mend
@@ -79,7 +80,7 @@ func (c Conf) ledgerDeadline(since time.Time, f Fault) time.Time {
 		return since.Add(time.Duration(c.LedgerWait))
 	case f == Misset && (c.WindowEnd.IsZero() || c.WindowEnd.After(most)):
 		return most
-	case c.WindowEnd.IsZero():
+	case c.WindowEnd.IsZero() || c.Trigger == contract.TriggerCatchUp:
 		return since.Add(unknownLedgerWait)
 	case c.WindowEnd.Before(least):
 		return least

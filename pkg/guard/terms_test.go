@@ -64,12 +64,40 @@ func TestTerms(t *testing.T) {
 			Overlap: contract.OverlapWait, Serial: true, Since: since, Previous: previous, StartDeadline: time.Hour,
 			PayloadDigest: "sha256:a", MaxAttempts: 3, HoldOnCrash: true,
 		}},
+		{"by a schedule without Kubernetes", contract.SourceSchedule, all, claim.Terms{
+			Overlap: contract.OverlapReplace, Serial: true, Since: since, Previous: previous, StartDeadline: time.Hour,
+			PayloadDigest: "sha256:a", MaxAttempts: 3, HoldOnCrash: true,
+		}},
 		{"instants are of use in order only", contract.SourceTimestamp, contract.Policies{Order: contract.OrderAny}, claim.Terms{}},
 	} {
 		got := Terms(contract.GuardConfig{Source: c.source, Policies: c.policies, Since: since, Previous: previous, Asked: asked})
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.what, got, c.want)
 		}
+	}
+}
+
+// What is caught up is late by nature; it takes nobody's place and is not closed for one.
+func TestTermsOfCatchUp(t *testing.T) {
+	for overlap, want := range map[contract.Overlap]contract.Overlap{
+		"": "", contract.OverlapAllow: contract.OverlapAllow, contract.OverlapWait: contract.OverlapWait,
+		contract.OverlapSkip: contract.OverlapWait, contract.OverlapReplace: contract.OverlapWait,
+	} {
+		got := Terms(contract.GuardConfig{
+			Source: contract.SourceTimestamp, Trigger: contract.TriggerCatchUp,
+			Policies: contract.Policies{Overlap: overlap, StartDeadline: contract.Duration(time.Hour), MaxAttempts: 3, OnCrash: contract.OnCrashHold},
+		})
+		if !reflect.DeepEqual(got, claim.Terms{Overlap: want, MaxAttempts: 3, HoldOnCrash: true}) {
+			t.Errorf("%q: %+v", overlap, got)
+		}
+	}
+}
+
+// The second occurrence of a civil time is told to the ledger, which closes it.
+func TestTermsOfARepeat(t *testing.T) {
+	first := time.Date(2026, 10, 25, 0, 30, 0, 0, time.UTC)
+	if got := Terms(contract.GuardConfig{Source: contract.SourceTimestamp, Repeats: first}); !reflect.DeepEqual(got, claim.Terms{Repeats: first}) {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -86,6 +114,8 @@ func TestPoliciesAreValidated(t *testing.T) {
 		`startDeadline is -1s; it must not be negative`:                                func(c *contract.GuardConfig) { c.StartDeadline = contract.Duration(-time.Second) },
 		`maxAttempts is -1; it must not be negative`:                                   func(c *contract.GuardConfig) { c.MaxAttempts = -1 },
 		`previous 2026-11-30T13:18:00Z is not before windowStart 2026-11-30T13:18:00Z`: func(c *contract.GuardConfig) { c.Previous = c.WindowStart },
+		`dst is "twice"; it must be kubernetes or once`:                                func(c *contract.GuardConfig) { c.DST = "twice" },
+		`repeats 2026-11-30T13:18:00Z is not before windowStart 2026-11-30T13:18:00Z`:  func(c *contract.GuardConfig) { c.Repeats = c.WindowStart },
 	} {
 		c := good
 		change(&c)

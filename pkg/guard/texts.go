@@ -20,6 +20,8 @@ const (
 	TextSkipSuperseded  Key = "skip-superseded"
 	TextSkipReplaced    Key = "skip-replaced"
 	TextSkipCancelled   Key = "skip-cancelled"
+	TextSkipRepeats     Key = "skip-repeats"
+	TextSkipRepeated    Key = "skip-repeated"
 	TextSkipOther       Key = "skip-other"
 	TextBusy            Key = "busy"
 	TextBusyFail        Key = "busy-fail"
@@ -69,6 +71,14 @@ const (
 	TextCommitted       Key = "committed"
 	TextClaimGone       Key = "claim-gone"
 	TextNothingToRecord Key = "nothing-to-record"
+	TextMeansTimestamp  Key = "means-timestamp"
+	TextMeansName       Key = "means-name"
+	TextMeansManual     Key = "means-manual"
+	TextMeansSeparate   Key = "means-separate"
+	TextMeansDeclared   Key = "means-declared"
+	TextMeansCatchUp    Key = "means-catch-up"
+	TextMeansGiven      Key = "means-given"
+	TextMeansSchedule   Key = "means-schedule"
 )
 
 // text is one sentence in both languages; both take the same arguments.
@@ -123,6 +133,14 @@ var texts = map[Key]text{
 		"window %[1]s was cancelled by a person; it does not run",
 		"窗口 %[1]s 已被人工取消；不再运行",
 	},
+	TextSkipRepeats: {
+		"window %[1]s does not run: the clocks were set back, and its civil time was that of window %[2]s before, which stands for both (onceguard.dev/dst=once)",
+		"窗口 %[1]s 不运行：时钟被拨回，其当地时间已由之前的窗口 %[2]s 占用，由它代表两者（onceguard.dev/dst=once）",
+	},
+	TextSkipRepeated: {
+		"window %[1]s was closed without running, since the clocks were set back and its civil time had been before (onceguard.dev/dst=once)",
+		"窗口 %[1]s 未运行就被关闭，因为时钟被拨回，其当地时间此前已出现过（onceguard.dev/dst=once）",
+	},
 	TextSkipOther: {
 		"window %[1]s is closed (%[2]s); nothing to do",
 		"窗口 %[1]s 已关闭（%[2]s）；无需再做",
@@ -160,8 +178,8 @@ var texts = map[Key]text{
 		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 尚未关闭，其最近一次尝试是 %[4]s 的第 %[3]d 次（onceguard.dev/order=serial）；若无人会结束它：%[5]s",
 	},
 	TextOrderUnseen: {
-		"window %[1]s waits for its turn: the earlier window %[2]s was never started (onceguard.dev/order=serial); if it shall not run: %[3]s",
-		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 从未启动（onceguard.dev/order=serial）；若不应运行它：%[3]s",
+		"window %[1]s waits for its turn: the earlier window %[2]s was never started, and is waited for until it has run or is recorded as missed (onceguard.dev/order=serial); if it shall not run: %[3]s",
+		"窗口 %[1]s 等待轮到自己：较早的窗口 %[2]s 从未启动，等到它运行过或被记为 missed（onceguard.dev/order=serial）；若不应运行它：%[3]s",
 	},
 	TextOrderRun: {
 		"window %[1]s waits for its turn: the earlier window %[2]s was never started (--order serial); run it: guard run --job %[3]s --window-start %[4]s …; if it shall not run: %[5]s; if only later windows are to be kept in order, begin with --since",
@@ -309,6 +327,38 @@ var texts = map[Key]text{
 	TextNothingToRecord: {
 		"the outcome could not be recorded: %[1]s; whoever takes the window next records the attempt as lost",
 		"未能记录结果：%[1]s；下一个取得该窗口者会把这次尝试记为 lost",
+	},
+	TextMeansTimestamp: {
+		"Job %[2]s was made by the CronJob controller for window %[1]s",
+		"Job %[2]s 由 CronJob 控制器为窗口 %[1]s 创建",
+	},
+	TextMeansName: {
+		"Job %[2]s means window %[1]s, as its name says",
+		"Job %[2]s 按其名称对应窗口 %[1]s",
+	},
+	TextMeansManual: {
+		"Job %[2]s was made by hand and means window %[1]s, the newest that was due then",
+		"Job %[2]s 由人工创建，对应窗口 %[1]s，即当时最新到期的窗口",
+	},
+	TextMeansSeparate: {
+		"Job %[2]s was made by hand and is a run of its own, %[1]s (onceguard.dev/manual=separate)",
+		"Job %[2]s 由人工创建，是独立的一次运行 %[1]s（onceguard.dev/manual=separate）",
+	},
+	TextMeansDeclared: {
+		"Job %[2]s means window %[1]s, as its pod says (onceguard.dev/window-start)",
+		"Job %[2]s 对应窗口 %[1]s，由其 Pod 指定（onceguard.dev/window-start）",
+	},
+	TextMeansCatchUp: {
+		"Job %[2]s catches up window %[1]s",
+		"Job %[2]s 补跑窗口 %[1]s",
+	},
+	TextMeansGiven: { // guard run
+		"this run means window %[1]s (--window-start)",
+		"本次运行对应窗口 %[1]s（--window-start）",
+	},
+	TextMeansSchedule: {
+		"this run means window %[1]s (%[2]s), the newest due one of schedule %[3]q in %[4]s",
+		"本次运行对应窗口 %[1]s（%[2]s），即 %[4]s 时区计划 %[3]q 最新到期的窗口",
 	},
 }
 

@@ -41,11 +41,11 @@ func (m *step) asked(e Asked) {
 		m.keepUntil = m.now.Add(time.Duration(m.conf.StartTimeout))
 		m.log(zapcore.InfoLevel, m.say(TextClaimed, m.conf.Window, a.Reason))
 	case claim.Skip:
-		m.skip(a.Reason, m.skipText(a))
+		m.skip(a.Reason, m.explained(m.skipText(a)))
 	case claim.Wait:
 		m.later(a)
 	case claim.Refuse:
-		m.refused(m.refuseText(a))
+		m.refused(m.explained(m.refuseText(a)))
 	}
 }
 
@@ -63,10 +63,10 @@ func (m *step) later(a claim.Answer) {
 		m.ExecutionID = m.fresh
 		m.log(zapcore.WarnLevel, m.say(TextClaimGone, m.conf.Window))
 	case m.conf.Busy == contract.BusyFail && own:
-		m.refuseWaiting(contract.ExitRetry, m.say(TextBusyFail, m.conf.Window, h.Attempt, m.holder(h)))
+		m.refuseWaiting(contract.ExitRetry, m.explained(m.say(TextBusyFail, m.conf.Window, h.Attempt, m.holder(h))))
 		m.Phase = Idle
 	case m.conf.Busy == contract.BusySkip && a.Reason == claim.BusyHeld:
-		m.skip(a.Reason, m.say(TextSkipBusy, m.conf.Window, h.Attempt, m.holder(h)))
+		m.skip(a.Reason, m.explained(m.say(TextSkipBusy, m.conf.Window, h.Attempt, m.holder(h))))
 	default:
 		m.waiting(zapcore.InfoLevel, m.waitText(a))
 	}
@@ -99,6 +99,10 @@ func (m *step) skipText(a claim.Answer) string {
 	switch r := a.Reason; {
 	case r == claim.Closed:
 		return m.say(TextSkipClosed, w)
+	case r == claim.DST && !m.conf.Repeats.IsZero():
+		return m.say(TextSkipRepeats, w, window.Window{JobName: w.JobName, Start: m.conf.Repeats})
+	case r == claim.DST: // closed before, by one that knew
+		return m.say(TextSkipRepeated, w)
 	case r == claim.Late:
 		if d := m.conf.StartDeadline; d > 0 {
 			return m.say(TextSkipLate, w, time.Duration(d))

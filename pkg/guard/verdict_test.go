@@ -43,6 +43,7 @@ func TestEachVerdictIsExplained(t *testing.T) {
 		{claim.Skip, claim.Superseded, claim.Holder{}, []string{own}},
 		{claim.Skip, claim.Cancelled, claim.Holder{}, []string{own}},
 		{claim.Skip, claim.Closed, claim.Holder{}, []string{own}},
+		{claim.Skip, claim.DST, claim.Holder{}, []string{own}},
 		{claim.Skip, "of tomorrow", claim.Holder{}, []string{own, "of tomorrow"}},
 
 		{claim.Wait, claim.Overlap, holding(other), []string{own, other, "2", "shop/other"}},
