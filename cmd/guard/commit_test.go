@@ -191,7 +191,7 @@ func TestPlannedInstants(t *testing.T) {
 		"2026-11-30T13:18:00.5Z": "whole seconds", "2026-11-30T13:18:00.000000001Z": "whole seconds", "today": "RFC 3339",
 		"2026-11-30T13:18:00Z": "", "2026-11-30T13:18:00.000Z": "", "2026-11-30T14:18:00+01:00": "",
 	} {
-		_, err := parse([]string{"--job", "shop/a", "--window-start", value, "--", "true"}, io.Discard)
+		_, err := parse([]string{"--job", "shop/a", "--window-start", value, "--", "true"}, windowStart, io.Discard)
 		if (err == nil) != (cure == "") || err != nil && !strings.Contains(err.Error(), cure) {
 			t.Errorf("%s: %v", value, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
 // version is set by the linker.
@@ -25,10 +26,10 @@ var version = "dev"
 const exitUsage = 64
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), time.Now(), os.Stdout, os.Stderr))
 }
 
-func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args, env []string, started time.Time, stdout, stderr io.Writer) int {
 	command := ""
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
@@ -39,7 +40,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	case "install":
 		return install(stderr)
 	case "run":
-		return runCommand(ctx, args, env, stderr)
+		return runCommand(ctx, args, env, started, stderr)
 	case "version", "--version":
 		_, _ = fmt.Fprintln(stdout, version)
 		return 0

@@ -32,17 +32,25 @@ const (
 // container is the name of the one command of guard run.
 const container = "main"
 
-const usage = `guard run --job NAMESPACE/NAME --window-start INSTANT [flags] -- COMMAND [ARGUMENTS]
+const usage = `guard run --job NAMESPACE/NAME --schedule FIELDS --time-zone ZONE [flags] -- COMMAND [ARGUMENTS]
+guard run --job NAMESPACE/NAME --window-start INSTANT [flags] -- COMMAND [ARGUMENTS]
 
 Runs the command if its window is not done yet, as the guard does in a pod: from cron,
 a systemd timer or a shell. The window is the instant for which the run was planned, not
-the instant at which it starts. For a cron entry that fires every hour:
+the instant at which it starts: repeat the schedule that starts the command. A crontab
+line of a machine in Berlin:
 
-  guard run --job shop/report --window-start "$(date -u +%Y-%m-%dT%H:00:00Z)" \
+  */5 * * * * root guard run --job shop/report --schedule '*/5 * * * *' --time-zone Europe/Berlin \
     --ledger-url-file /etc/onceguard/url -- /usr/local/bin/report
 
-In a crontab line cron reads % as the end of the command, so write \% there:
-"$(date -u +\%Y-\%m-\%dT\%H:00:00Z)".
+(in one line; cron does not continue lines). The window is the newest instant of the
+schedule that is at most --early (5s) after the start. So a start that is late, by however
+long, means the newest window that is due, once: after a reboot a systemd timer with
+Persistent=true runs that one, older ones are not made up. --start-deadline closes a window
+for which it is too late. A start more than --early before its instant means the window
+before, which is done already.
+
+Whatever else plans runs says the instant itself, in UTC, with --window-start.
 
 While another run has the window, or with --overlap wait, --overlap replace or --order
 serial another window is in the way, it waits as long as that takes; --start-deadline
@@ -61,8 +69,8 @@ type options struct {
 }
 
 // runCommand runs one command with a guard in the same process.
-func runCommand(ctx context.Context, args, env []string, stderr io.Writer) int {
-	o, err := parse(args, stderr)
+func runCommand(ctx context.Context, args, env []string, started time.Time, stderr io.Writer) int {
+	o, err := parse(args, started, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -83,10 +91,19 @@ func runCommand(ctx context.Context, args, env []string, stderr io.Writer) int {
 		return contract.ExitRetry
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	log := logs.New(stderr, o.level)
+	if text := unpunctual(o.config, started); text != "" {
+		logs.New(stderr, zapcore.WarnLevel).Warn(guard.Meaning(o.config) + text)
+	} else {
+		log.Info(guard.Meaning(o.config))
+	}
 	host, _ := os.Hostname()
 	p := pod{
-		config: o.config, name: host, source: source, where: where, log: logs.New(stderr, o.level),
-		origin: claim.Origin{Trigger: o.config.Trigger, Source: o.config.Source, WindowEnd: o.config.WindowEnd, Node: host},
+		config: o.config, name: host, source: source, where: where, log: log,
+		origin: claim.Origin{
+			Trigger: o.config.Trigger, Source: o.config.Source, WindowEnd: o.config.WindowEnd,
+			Schedule: o.config.Schedule, TimeZone: o.config.TimeZone, DST: o.config.DST, Node: host,
+		},
 		paths:  paths{state: dir, execSocket: filepath.Join(dir, "exec.sock"), apis: filepath.Join(dir, "api.sock")},
 	}
 	opened, err := p.open()
@@ -141,7 +158,7 @@ func ledgerURL(file string, env func(string) string) (source func(context.Contex
 	return nil, "", fmt.Errorf("no ledger is named: give --ledger-url-file, or set %s or %s", envLedgerURLFile, envLedgerURL)
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
+func parse(args []string, started time.Time, stderr io.Writer) (options, error) {
 	o := options{config: contract.GuardConfig{
 		Version: contract.ConfigVersion, Trigger: contract.TriggerScheduled, Source: contract.SourceDeclared,
 		Containers: []string{container},
@@ -150,6 +167,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f := flag.NewFlagSet("guard run", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // errors are returned
 	f.StringVar(&c.JobName, "job", "", "the job, as `NAMESPACE/NAME`")
+	var times timetable
+	times.flags(f)
 	f.Func("window-start", "the planned `instant` (RFC 3339)", instant(&c.WindowStart))
 	f.Func("window-end", "the next planned `instant`, if known", instant(&c.WindowEnd))
 	f.Func("window-previous", "the planned `instant` before, if known; with --order serial it is waited for", instant(&c.Previous))
@@ -178,12 +197,15 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if err := policies(&c.Policies); err != nil {
 		return o, err
 	}
+	if err := times.set(f, c, started); err != nil {
+		return o, err
+	}
 	namespace, name, ok := strings.Cut(c.JobName, "/")
 	switch {
 	case !ok || namespace == "" || name == "" || strings.ContainsAny(c.JobName, "#@ ") || strings.Contains(name, "/"):
 		return o, fmt.Errorf("--job is %q; it must be NAMESPACE/NAME without spaces, # and @", c.JobName)
 	case c.WindowStart.IsZero():
-		return o, fmt.Errorf("--window-start is missing; give the planned instant, like 2026-11-30T13:18:00Z")
+		return o, fmt.Errorf("--schedule is missing; give the fields of the crontab line and --time-zone, or the planned instant as --window-start, like 2026-11-30T13:18:00Z")
 	case len(o.argv) == 0:
 		return o, fmt.Errorf("no command is given; put it behind --")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/guard"
 	"github.com/onceguard/onceguard/pkg/logs"
+	"github.com/onceguard/onceguard/pkg/window"
 )
 
 // sidecar is the injected container. It ends after SIGTERM only.
@@ -36,6 +37,10 @@ func sidecar(ctx context.Context, env func(string) string, at paths, stderr io.W
 	}
 	if config.Refusal != "" {
 		log.Error("refused", zap.String(logs.FieldJobName, config.JobName), zap.String("reason", config.Refusal))
+	} else {
+		log.Info(guard.Meaning(config), append(logs.Window(window.Window{JobName: config.JobName, Start: config.WindowStart}),
+			zap.String("trigger", string(config.Trigger)), zap.String("source", string(config.Source)), zap.String("job", config.Job),
+			zap.String("schedule", config.Schedule), zap.String("time_zone", config.TimeZone))...)
 	}
 	name := env(contract.EnvPodName)
 	p := pod{
@@ -53,7 +58,7 @@ func sidecar(ctx context.Context, env func(string) string, at paths, stderr io.W
 
 func originOf(c contract.GuardConfig, env func(string) string) claim.Origin {
 	return claim.Origin{
-		Trigger: c.Trigger, Source: c.Source, WindowEnd: c.WindowEnd, Schedule: c.Schedule, TimeZone: c.TimeZone,
+		Trigger: c.Trigger, Source: c.Source, WindowEnd: c.WindowEnd, Schedule: c.Schedule, TimeZone: c.TimeZone, DST: c.DST,
 		Namespace: c.Namespace, Job: c.Job, JobUID: c.JobUID,
 		Pod: env(contract.EnvPodName), PodUID: env(contract.EnvPodUID), Node: env(contract.EnvNode),
 	}
