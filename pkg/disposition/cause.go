@@ -20,6 +20,10 @@ func (d *decider) cause(w time.Time) (Gap, answer) {
 		return d.byLostJob(w, sight)
 	}
 	g, waits := d.byNothing(w)
+	unseen := func(r Reason) bool { return r == Controller || r == StartDeadline }
+	if before, known := d.recorded(w); known && unseen(g.Reason) && !unseen(before.Reason) {
+		g.Reason, g.Evidence = before.Reason, before.Evidence // what kept it may be gone by now
+	}
 	if d.invented[key] && !waits && g.Reason != Suspended {
 		if d.nameless(w) {
 			return Gap{Status: Missed, Reason: ClockMoved, Rule: Nameless}, gone

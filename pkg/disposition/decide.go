@@ -229,11 +229,11 @@ func (d *decider) remember() {
 		return
 	}
 	for _, g := range d.gaps {
-		if g.Status != Late && !d.isJudged(g.First) {
-			s.Settled = append(s.Settled, g)
+		if !d.isJudged(g.First) {
+			s.Recorded = append(s.Recorded, g)
 		}
 	}
-	s.Settled = s.Settled[max(0, len(s.Settled)-mostOpen):]
+	s.Recorded = s.Recorded[max(0, len(s.Recorded)-mostOpen):]
 	keep := func(w time.Time) bool {
 		_, ran := d.executions[w.Unix()]
 		return !ran && !w.Before(s.JudgedBefore) && w.Before(d.end)

@@ -73,7 +73,7 @@ func (d *decider) cuts() []time.Time {
 		}
 	}
 	single(d.CronJob.LastScheduled)
-	for _, g := range d.State.Settled {
+	for _, g := range d.State.Recorded {
 		cuts = append(cuts, g.First, g.Last.Add(1))
 	}
 	for _, s := range d.state.Suspensions {
@@ -129,7 +129,7 @@ func (d *decider) answer(w time.Time) (answer, Gap) {
 	if planned && p.By == "" {
 		return answered, Gap{}
 	}
-	if g, before := d.settledAs(w); before && len(d.jobs[key]) == 0 {
+	if g, before := d.recorded(w); before && g.Status != Late && len(d.jobs[key]) == 0 {
 		return gone, g
 	}
 	// What a person plans is judged like any other: the answer stands if he thinks better of it.
@@ -146,16 +146,17 @@ func (d *decider) answer(w time.Time) (answer, Gap) {
 	return how, g
 }
 
-// settledAs gives the answer that a window had at the last look, if that is final.
-func (d *decider) settledAs(w time.Time) (Gap, bool) {
-	at, exact := slices.BinarySearchFunc(d.State.Settled, w, func(g Gap, w time.Time) int { return g.First.Compare(w) })
+// recorded gives the answer that a window had at the last look, if it was one to be judged
+// again.
+func (d *decider) recorded(w time.Time) (Gap, bool) {
+	at, exact := slices.BinarySearchFunc(d.State.Recorded, w, func(g Gap, w time.Time) int { return g.First.Compare(w) })
 	if !exact {
 		at--
 	}
-	if at < 0 || w.After(d.State.Settled[at].Last) {
+	if at < 0 || w.After(d.State.Recorded[at].Last) {
 		return Gap{}, false
 	}
-	return d.State.Settled[at], true
+	return d.State.Recorded[at], true
 }
 
 // outcome says what becomes of a window that no Job will come for, given the cause.
