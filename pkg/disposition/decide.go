@@ -31,11 +31,10 @@ const (
 // in it and with catch-up-limit, never with the number of windows.
 func Decide(v View) Decision {
 	d := newDecider(v)
-	if d.note != "" && d.known {
-		// The windows can be told, but not what became of them.
+	if note := d.otherLedger(); note != "" {
 		state := v.State
 		state.Suspensions = d.state.Suspensions
-		return Decision{State: state, Note: d.note, Next: v.Now.Add(poll)}
+		return Decision{State: state, Note: note, Next: v.Now.Add(poll)}
 	}
 	d.judge()
 	d.openOnes()
@@ -116,17 +115,15 @@ func newDecider(v View) *decider {
 		d.sights[s.WindowStart.Unix()] = s
 	}
 	d.end = d.Upto.Truncate(time.Second).Add(time.Second)
-	judged := v.State.JudgedBefore
-	if judged.After(d.Now.Add(Grace)) {
-		judged = d.end // the clock was ahead then: what it called due is yet to come
-	}
-	d.from = latest(judged, d.settings.Since, v.ClosedBefore)
+	d.from = latest(v.State.JudgedBefore, d.settings.Since, v.ClosedBefore)
 	d.state = State{JudgedBefore: d.from, Suspensions: suspensions(v)}
 	d.schedule, d.note = d.enumerable()
 	d.known = d.note == ""
 	if d.known {
 		d.measure()
-		d.note = d.otherLedger()
+		if judged := v.State.JudgedBefore; judged.After(d.Now.Add(Grace)) {
+			d.note = fmt.Sprintf("its windows up to %s have been judged, and it is %s: a clock is, or was, wrong. Nothing is judged before that time", text(judged), text(d.Now))
+		}
 	}
 	return d
 }
@@ -184,6 +181,9 @@ func (d *decider) limit() int { return cmp.Or(d.settings.CatchUpLimit, contract.
 // otherLedger says that work was done which this ledger does not know: engine and guards
 // do not look at the same one, and whatever were made here would be made again.
 func (d *decider) otherLedger() string {
+	if !d.known {
+		return ""
+	}
 	for _, j := range d.Jobs {
 		w := j.WindowStart
 		asked := !w.Before(d.from) && w.Before(d.end) || slices.ContainsFunc(d.State.Open, w.Equal) && !w.Before(d.settings.Since) && !w.Before(d.ClosedBefore)
@@ -231,6 +231,13 @@ func (d *decider) remember() {
 	for _, g := range d.gaps {
 		if !d.isJudged(g.First) {
 			s.Recorded = append(s.Recorded, g)
+		}
+	}
+	for _, g := range d.unplans {
+		at, exact := slices.BinarySearchFunc(s.Recorded, g.First, func(h Gap, w time.Time) int { return h.First.Compare(w) })
+		covered := exact || at > 0 && !g.First.After(s.Recorded[at-1].Last)
+		if !covered && !d.isJudged(g.First) {
+			s.Recorded = slices.Insert(s.Recorded, at, g)
 		}
 	}
 	s.Recorded = s.Recorded[max(0, len(s.Recorded)-mostOpen):]
