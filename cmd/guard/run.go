@@ -104,7 +104,7 @@ func runCommand(ctx context.Context, args, env []string, started time.Time, stde
 			Trigger: o.config.Trigger, Source: o.config.Source, WindowEnd: o.config.WindowEnd,
 			Schedule: o.config.Schedule, TimeZone: o.config.TimeZone, DST: o.config.DST, Node: host,
 		},
-		paths:  paths{state: dir, execSocket: filepath.Join(dir, "exec.sock"), apis: filepath.Join(dir, "api.sock")},
+		paths: paths{state: dir, execSocket: filepath.Join(dir, "exec.sock"), apis: filepath.Join(dir, "api.sock")},
 	}
 	opened, err := p.open()
 	if err != nil {
