@@ -198,8 +198,8 @@ func (w *world) reasoned(at time.Time, g Gap) {
 		if w.had[at.Unix()] {
 			return
 		}
-		// A window may have met its cause before it met its fate.
-		w.promise(g.Reason == truth || g.Reason == StartDeadline && truth == Controller, "%s has the reason %s; it was %s", text(at), g.Reason, truth)
+		// A refusal that was seen later may have been of a newer window.
+		w.promise(g.Reason == truth || truth == Controller && (g.Reason == StartDeadline || g.Reason == Quota && w.faults.refuse), "%s has the reason %s; it was %s", text(at), g.Reason, truth)
 		w.counts["reasons compared"]++
 	}
 }

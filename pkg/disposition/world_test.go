@@ -76,6 +76,7 @@ type world struct {
 	created  time.Time
 
 	controllerUp, webhookUp, refusing bool
+	flippedAt                         time.Time // when it was suspended, or resumed
 	jobs                              []*simJob
 	made                              int
 	length                            time.Duration // how long a worker runs
@@ -220,7 +221,9 @@ func (w *world) trouble() {
 	flip(f.webhook, &w.webhookUp, 0.001, 0.005)
 	running := !w.cronJob.Suspended
 	flip(f.suspend, &running, 0.001, 0.004)
-	w.cronJob.Suspended = !running
+	if w.cronJob.Suspended == running {
+		w.cronJob.Suspended, w.flippedAt = !running, w.now
+	}
 	fine := !w.refusing
 	flip(f.refuse, &fine, 0.001, 0.006)
 	w.refusing = !fine
@@ -306,7 +309,7 @@ func (w *world) control() {
 		return
 	}
 	cut, judged := w.lastCut[due.Unix()]
-	w.promise(!judged || w.healedByPass(due), "%s got its Job after it was called final at %s", text(due), cut.Format("15:04:05"))
+	w.promise(!judged || w.healedByPass(due) || due.Before(w.cronJob.Settings.Since), "%s got its Job after it was called final at %s", text(due), cut.Format("15:04:05"))
 	w.add(due, false)
 	w.cronJob.LastScheduled = due
 }
@@ -345,6 +348,9 @@ func (w *world) note() {
 	}
 	if w.cronJob.Suspended {
 		b[Suspended] = true
+		if w.flippedAt.After(due) { // nobody can tell
+			b["unseen"] = true
+		}
 	}
 	if w.refusing {
 		b[Quota] = true
