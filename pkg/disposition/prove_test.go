@@ -11,8 +11,10 @@ import (
 	"github.com/onceguard/onceguard/test/prove"
 )
 
-// historyVariable names one history, to run it alone.
-const historyVariable = "ONCEGUARD_HISTORY"
+const (
+	historyVariable = "ONCEGUARD_HISTORY" // one history, to run it alone
+	stopVariable    = "ONCEGUARD_STOP"    // how many histories may break a promise before it stops
+)
 
 const brokenPromise = "promise broken"
 
@@ -21,12 +23,15 @@ const brokenPromise = "promise broken"
 func TestProveDispositions(t *testing.T) {
 	seed := prove.Seed(t)
 	counts := map[string]int{}
-	from, upto := 0, prove.Times(200, 5000)
+	from, upto := 0, prove.Times(100, 2000)
 	if n, err := strconv.Atoi(os.Getenv(historyVariable)); err == nil {
 		from, upto = n, n+1
 	}
-	bad := 0
-	for n := from; n < upto && bad < 3; n++ {
+	bad, most := 0, 3
+	if n, err := strconv.Atoi(os.Getenv(stopVariable)); err == nil {
+		most = n
+	}
+	for n := from; n < upto && bad < most; n++ {
 		w := history(rand.New(rand.NewPCG(seed, uint64(n))))
 		for what, k := range w.counts {
 			counts[what] += k
