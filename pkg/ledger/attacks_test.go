@@ -22,6 +22,7 @@ import (
 //	a takeover decided before the locks          TestHeartbeatAgainstTakeover, TestTakeoverAgainstHeartbeat, TestTakeoverJudgedBeforeItsLocks
 //	a claim that waits for a commit              TestCommitting, TestClaimThatWaitsForACommit
 //	prune beside a claim                         TestPruneAgainstClaim
+//	a plan made beside a claim                   TestPlanAgainstClaim
 //	WAL for every poll; heartbeats not HOT       TestProveRefusedClaimWritesNothing, TestProveHeartbeatsAreHOT
 //	a lost answer to claim                       ledgertest (adopted), TestConcurrentClaims
 //	tokens that fall after an upgrade            TestFencingTokenGrowsWithTheEpoch

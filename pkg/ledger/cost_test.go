@@ -10,6 +10,7 @@ import (
 	"github.com/onceguard/onceguard/pkg/admin"
 	"github.com/onceguard/onceguard/pkg/claim"
 	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/disposition"
 	"github.com/onceguard/onceguard/test/prove"
 )
 
@@ -75,6 +76,20 @@ func TestProveRefusedClaimWritesNothing(t *testing.T) {
 	if err := admin.Cancel(ctx, w.owner, cancelled.Window, "alice", "holiday"); err != nil {
 		t.Fatal(err)
 	}
+	repeat := claim.Terms{Repeats: noon.Add(-time.Hour)}
+	repeated := fresh("repeated")
+	w.asks(t, under(repeated, repeat), claim.Skip, claim.DST)
+	engine := people{ctx, w.owner}
+	planned, gaps := fresh("planned"), fresh("gaps")
+	if err := engine.Plan(planned.Window); err != nil {
+		t.Fatal(err)
+	}
+	for minutes, status := range []disposition.Status{disposition.Late, disposition.Missed} {
+		at := later(gaps, time.Duration(minutes)*time.Minute).Window.Start
+		if err := engine.Judge(gaps.Window.JobName, "one", at, at, status); err != nil {
+			t.Fatal(err)
+		}
+	}
 	replacing := later(runs("replaced", claim.Terms{}), time.Hour)
 	w.asks(t, under(replacing, claim.Terms{Overlap: replace}), claim.Wait, claim.Replacing)
 
@@ -100,6 +115,9 @@ func TestProveRefusedClaimWritesNothing(t *testing.T) {
 		{again(replacing), claim.Terms{Overlap: replace}, claim.Wait, claim.Replacing},
 		{later(lane, 3*time.Hour), claim.Terms{Serial: true}, claim.Wait, claim.Order},
 		{fresh("unknown"), claim.Terms{Serial: true, Previous: noon.Add(-time.Hour)}, claim.Wait, claim.Order},
+		{again(repeated), repeat, claim.Skip, claim.DST},
+		{later(planned, time.Hour), claim.Terms{Serial: true}, claim.Wait, claim.Order},
+		{later(gaps, 2*time.Minute), claim.Terms{Serial: true, Previous: noon.Add(time.Minute)}, claim.Wait, claim.Order},
 	}
 	for _, c := range cases {
 		bytes := wal(t, w.owner, 20, func() {

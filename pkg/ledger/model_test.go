@@ -177,6 +177,7 @@ const (
 	ordered
 	attempts
 	pieces
+	unrun // plans and gaps
 )
 
 // run is one random sequence against both.
@@ -192,7 +193,7 @@ type run struct {
 
 func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *rand.Rand, count tally) error {
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(5))}
+	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(6))}
 	names := []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}
 	switch r.focus {
 	case attempts, pieces:
@@ -201,6 +202,8 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 		names = names[:2+rnd.IntN(3)]
 	case mixed, overlaps:
 		names = names[:2+rnd.IntN(5)]
+	case unrun:
+		names = names[:4+rnd.IntN(3)]
 	}
 	for _, name := range names {
 		r.windows = append(r.windows, window.Window{JobName: name, Start: start.Add(time.Duration(len(r.windows)%4) * time.Minute)})
@@ -317,9 +320,9 @@ func (r *run) step(ctx context.Context) (string, func(subject) string) {
 			got, err := p.Prune(r.base, upto)
 			return fmt.Sprint(got.UTC(), kind(err))
 		}
-	case d < 60, d < 64 && (r.focus == ordered || r.focus == overlaps):
+	case d < 60, r.focus == unrun && d < 76, r.focus == overlaps && d < 66:
 		return r.engine()
-	case d == 64:
+	case d == 99:
 		return name("stored"), func(l subject) string {
 			s, err := l.Stored(ctx, w)
 			return fmt.Sprint(s.Status, s.ExecutionID, s.Attempt, s.Generation, s.PayloadDigest, s.RequestDigest, s.CompletedAt.IsZero(),
@@ -343,10 +346,14 @@ func (r *run) step(ctx context.Context) (string, func(subject) string) {
 func (r *run) engine() (string, func(subject) string) {
 	at := func() time.Time { return r.windows[0].Start.Add(time.Duration(r.rnd.IntN(5)-1) * time.Minute) }
 	plan := window.Window{JobName: r.base, Start: at()}
-	switch d := r.rnd.IntN(10); {
-	case d < 4:
+	choices := 10
+	if r.focus == overlaps {
+		choices = 3 // gaps do not matter
+	}
+	switch d := r.rnd.IntN(choices); {
+	case d < 2:
 		return "plan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Plan(plan)) }
-	case d < 6:
+	case d < 4:
 		return "unplan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Unplan(plan)) }
 	}
 	first, last := at(), at()
@@ -370,13 +377,13 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 		if r.focus == mixed {
 			return r.rnd.IntN(n) == 0
 		}
-		if r.focus == about {
+		if r.focus == about || r.focus == unrun && about == ordered {
 			return r.rnd.IntN(3) > 0
 		}
 		return r.rnd.IntN(4*n) == 0
 	}
 	t.PayloadDigest = r.payload()
-	if r.rnd.IntN(24) == 0 {
+	if r.rnd.IntN(20) == 0 {
 		t.Repeats = w.Start.Add(-time.Minute)
 	}
 	if often(attempts, 4) && r.rnd.IntN(2) == 0 || r.rnd.IntN(8) == 0 {
@@ -389,7 +396,7 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 	if often(attempts, 4) {
 		t.MaxAttempts = 1 + r.rnd.IntN(3)
 	}
-	if r.rnd.IntN(8) == 0 || (r.focus == attempts || t.Overlap == contract.OverlapReplace) && r.rnd.IntN(3) == 0 {
+	if r.rnd.IntN(8) == 0 || (r.focus == attempts || r.focus == unrun || t.Overlap == contract.OverlapReplace) && r.rnd.IntN(3) == 0 {
 		t.StartDeadline = []time.Duration{time.Second, 200 * 365 * 24 * time.Hour}[r.rnd.IntN(2)]
 	}
 	if often(ordered, 4) {

@@ -328,6 +328,8 @@ func TestBadTerms(t *testing.T) {
 		"overlap => NULL":                          {"overlap"},
 		"serial => NULL":                           {"serial"},
 		"serial => true, previous => '2030-01-01'": {"previous", "2030"},
+		"repeats => '2026-01-01'":                  {"repeats", "2026"},
+		"repeats => '-infinity'":                   {"repeats", "-infinity"},
 		"start_deadline => '-1 second'":            {"start_deadline", "-00:00:01"},
 		"max_attempts => 0":                        {"max_attempts", "0"},
 	} {

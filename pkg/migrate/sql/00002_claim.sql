@@ -153,7 +153,7 @@ BEGIN
         RETURN;
     END IF;
     -- In seconds: a day of an interval is as long as the session's time zone makes it.
-    IF judge_terms.window_start + make_interval(secs => extract(epoch FROM judge_terms.start_deadline)::float8) < clock_timestamp()
+    IF judge_terms.start_deadline IS NOT NULL AND judge_terms.window_start + make_interval(secs => extract(epoch FROM judge_terms.start_deadline)::float8) < clock_timestamp()
        AND NOT wanted AND (e.status IS NULL OR e.status = 'failed' AND NOT EXISTS (
             SELECT FROM onceguard.job_attempt a WHERE a.job_name = judge_terms.job_name AND a.window_start = judge_terms.window_start
               AND a.outcome <> 'not-started'))
