@@ -41,10 +41,13 @@ const (
 	Held       State = "held"        // after a crash a person is to decide
 	Exhausted  State = "exhausted"   // closed: it has failed as often as it may
 	Skipped    State = "skipped"     // closed: it does not run; Reason says why
+	Planned    State = "planned"     // nobody has claimed it, and it is to be run later
 )
 
 // States lists all states.
-func States() []State { return []State{Done, Running, Failed, LeaseEnded, Held, Exhausted, Skipped} }
+func States() []State {
+	return []State{Done, Running, Failed, LeaseEnded, Held, Exhausted, Skipped, Planned}
+}
 
 // Window is one row of onceguard.windows. All instants are UTC.
 type Window struct {
@@ -52,7 +55,7 @@ type Window struct {
 	WindowStart time.Time  `db:"window_start" json:"window_start"`
 	WindowEnd   *time.Time `db:"window_end" json:"window_end,omitempty"`
 	State       State      `db:"state" json:"state"`
-	// Reason is why it is skipped (late, overlap, superseded, cancelled), exhausted, held,
+	// Reason is why it is skipped (late, overlap, superseded, cancelled, dst), exhausted, held,
 	// or "rerun": a person asked for it again. ClosedBy is the pod or person that closed it.
 	Reason              *string    `db:"reason" json:"reason,omitempty"`
 	ClosedBy            *string    `db:"closed_by" json:"closed_by,omitempty"`
@@ -67,18 +70,22 @@ type Window struct {
 	// CheckpointSeq is how many pieces of its work are committed.
 	CheckpointSeq int `db:"checkpoint_seq" json:"checkpoint_seq,omitempty"`
 	// PayloadDigest is of the payload that the window belongs to.
-	PayloadDigest  *string    `db:"payload_digest" json:"payload_digest,omitempty"`
-	Trigger        *string    `db:"trigger" json:"trigger,omitempty"`
-	Source         *string    `db:"source" json:"source,omitempty"`
-	Namespace      *string    `db:"namespace" json:"namespace,omitempty"`
-	Job            *string    `db:"job" json:"job,omitempty"`
-	Pod            *string    `db:"pod" json:"pod,omitempty"`
-	Node           *string    `db:"node" json:"node,omitempty"`
-	LastOutcome    *string    `db:"last_outcome" json:"last_outcome,omitempty"`
-	LastExitCode   *int       `db:"last_exit_code" json:"last_exit_code,omitempty"`
-	LastMessage    *string    `db:"last_message" json:"last_message,omitempty"`
+	PayloadDigest *string `db:"payload_digest" json:"payload_digest,omitempty"`
+	Trigger       *string `db:"trigger" json:"trigger,omitempty"`
+	Source        *string `db:"source" json:"source,omitempty"`
+	Namespace     *string `db:"namespace" json:"namespace,omitempty"`
+	Job           *string `db:"job" json:"job,omitempty"`
+	Pod           *string `db:"pod" json:"pod,omitempty"`
+	Node          *string `db:"node" json:"node,omitempty"`
+	LastOutcome   *string `db:"last_outcome" json:"last_outcome,omitempty"`
+	LastExitCode  *int    `db:"last_exit_code" json:"last_exit_code,omitempty"`
+	LastMessage   *string `db:"last_message" json:"last_message,omitempty"`
+	// Planned: it is to be run later, whatever its state is; Reprocess is that of its Plan.
+	Planned        bool       `db:"planned" json:"planned,omitempty"`
+	Reprocess      string     `db:"reprocess" json:"-"`
 	Schedule       *string    `db:"schedule" json:"schedule,omitempty"`
 	TimeZone       *string    `db:"time_zone" json:"time_zone,omitempty"`
+	DST            *string    `db:"dst" json:"dst,omitempty"` // the rule for moved clocks that it was due by
 	Generation     int        `db:"generation" json:"generation"`
 	ExecutionID    *string    `db:"execution_id" json:"execution_id,omitempty"`
 	FencingToken   int64      `db:"fencing_token" json:"fencing_token"`
@@ -107,13 +114,17 @@ type Attempt struct {
 
 // Decision is one row of onceguard.decisions: what a person decided about the window.
 type Decision struct {
-	What      string    `db:"what" json:"what"` // rerun or cancel
+	What      string    `db:"what" json:"what"` // rerun, cancel, release, backfill or cancel-backfill
+	Reprocess string    `db:"reprocess" json:"reprocess,omitempty"`
 	Who       string    `db:"who" json:"who"`
 	Why       string    `db:"why" json:"why"`
 	Login     string    `db:"login" json:"login"` // of the database
 	DecidedAt time.Time `db:"decided_at" json:"decided_at"`
 	// Before is the row of the window as it stood, null when nobody had claimed it.
 	Before json.RawMessage `db:"before" json:"before"`
+	// FirstWindow and LastWindow are the range that a backfill, or its end, was about.
+	FirstWindow *time.Time `db:"first_window" json:"first_window,omitempty"`
+	LastWindow  *time.Time `db:"last_window" json:"last_window,omitempty"`
 }
 
 // Skip is one row of onceguard.skips: a pod that did not run. All instants are UTC.
@@ -135,7 +146,9 @@ func (a *Attempt) instants() []*time.Time { return []*time.Time{&a.StartedAt, a.
 
 func (s *Skip) instants() []*time.Time { return []*time.Time{&s.SkippedAt} }
 
-func (d *Decision) instants() []*time.Time { return []*time.Time{&d.DecidedAt} }
+func (d *Decision) instants() []*time.Time {
+	return []*time.Time{&d.DecidedAt, d.FirstWindow, d.LastWindow}
+}
 
 func (j *Job) instants() []*time.Time {
 	return []*time.Time{j.LatestWindow, j.LatestCompletedWindow, j.ClosedBefore}

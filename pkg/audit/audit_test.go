@@ -88,7 +88,7 @@ func TestCostDoesNotGrowWithTheHistory(t *testing.T) {
 		"one window":    func() int { return pages(t, c, oneSQL, job, window) },
 		"its attempts":  func() int { return pages(t, c, attemptsSQL, job, window, 10) },
 		"its skips":     func() int { return pages(t, c, skipsSQL, job, window, 10) },
-		"its decisions": func() int { return pages(t, c, decisionsSQL, job, window, 10) },
+		"its decisions": func() int { return pages(t, c, decisionsSQL, job, window, 10, job) },
 		"jobs":          func() int { return pages(t, c, jobsSQL, "", "", 100) },
 		"a job by SQL":  func() int { return pages(t, c, "SELECT * FROM onceguard.jobs WHERE job_name = $1", job) },
 		"the latest ones": func() int {

@@ -1,10 +1,12 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -35,8 +37,44 @@ var (
 )
 
 // Windows gives the windows that f chooses, newest first, and whether there are more
-// than its limit.
+// than its limit: those that were ever claimed or cancelled, and those that are planned.
 func Windows(ctx context.Context, q Querier, f Filter) (found []Window, more bool, err error) {
+	if !slices.Equal(f.States, []State{Planned}) {
+		if found, more, err = claimed(ctx, q, f); err != nil {
+			return nil, false, err
+		}
+	}
+	if len(f.States) > 0 && !slices.Contains(f.States, Planned) {
+		return found, more, nil
+	}
+	var limit *int // NULL is none
+	if f.Limit > 0 {
+		one := f.Limit + 1
+		limit = &one
+	}
+	planned, err := collect[Plan](ctx, q, "read planned windows", unclaimedSQL, f.Namespace, f.Job, f.Since.Seconds(), limit)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, p := range planned {
+		w := Window{JobName: p.JobName, WindowStart: p.WindowStart, State: Planned, Planned: true, Generation: 1}
+		if p.Reason != "" {
+			reason := string(p.Reason)
+			w.Reason = &reason
+		}
+		found = append(found, w)
+	}
+	slices.SortStableFunc(found, func(a, b Window) int {
+		return cmp.Or(b.WindowStart.Compare(a.WindowStart), strings.Compare(a.JobName, b.JobName))
+	})
+	if f.Limit > 0 && len(found) > f.Limit {
+		return found[:f.Limit], true, nil
+	}
+	return found, more, nil
+}
+
+// claimed are those that have a row.
+func claimed(ctx context.Context, q Querier, f Filter) (found []Window, more bool, err error) {
 	states := make([]string, 0, len(f.States))
 	for _, s := range f.States {
 		states = append(states, string(s))
@@ -52,6 +90,9 @@ func Windows(ctx context.Context, q Querier, f Filter) (found []Window, more boo
 			f.Namespace, f.Job, states, f.Since.Seconds(), before, after, n)
 		if err != nil {
 			return nil, false, err
+		}
+		for i, w := range rows {
+			rows[i].Planned = w.Planned && Opens(w.Reprocess, w.State)
 		}
 		found = append(found, rows...)
 		if f.Limit > 0 && len(found) > f.Limit {
@@ -84,8 +125,10 @@ ORDER BY attempt DESC LIMIT $3`
 FROM onceguard.skips WHERE job_name = $1 AND window_start = $2
 ORDER BY skipped_at DESC LIMIT $3`
 
-	decisionsSQL = `SELECT what, who, why, login, decided_at, before
-FROM onceguard.decisions WHERE job_name = $1 AND window_start = $2
+	// A backfill is about a range of windows of the job as a whole, $4.
+	decisionsSQL = `SELECT what, coalesce(reprocess, '') AS reprocess, who, why, login, decided_at, before, CASE WHEN last_window IS NOT NULL THEN window_start END AS first_window, last_window
+FROM onceguard.decisions
+WHERE (job_name = $1 AND window_start = $2) OR (job_name = $4 AND window_start <= $2 AND last_window >= $2)
 ORDER BY decided_at DESC LIMIT $3`
 )
 
@@ -102,7 +145,7 @@ func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Stor
 	if s.Skips, err = collect[Skip](ctx, q, what, skipsSQL, jobName, start, maxStory); err != nil {
 		return Story{}, err
 	}
-	if s.Decisions, err = collect[Decision](ctx, q, what, decisionsSQL, jobName, start, maxStory); err != nil {
+	if s.Decisions, err = collect[Decision](ctx, q, what, decisionsSQL, jobName, start, maxStory, baseOf(jobName)); err != nil {
 		return Story{}, err
 	}
 	slices.Reverse(s.Decisions)
@@ -115,11 +158,20 @@ func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Stor
 		return s, fmt.Errorf("%s: %w", what, ErrNotFound)
 	}
 	s.Window = rows[0]
+	s.Window.Planned = s.Window.Planned && Opens(s.Window.Reprocess, s.Window.State)
 	if s.Attempts, err = collect[Attempt](ctx, q, what, attemptsSQL, jobName, start, maxStory); err != nil {
 		return Story{}, err
 	}
 	slices.Reverse(s.Attempts)
 	return s, nil
+}
+
+// baseOf is a job's name without index and separate run.
+func baseOf(jobName string) string {
+	if at := strings.IndexAny(jobName, "#@"); at >= 0 {
+		return jobName[:at]
+	}
+	return jobName
 }
 
 // Job is one row of onceguard.jobs.
