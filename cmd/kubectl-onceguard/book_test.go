@@ -23,13 +23,14 @@ type book struct {
 	t                  *testing.T
 	conn               *pgx.Conn
 	owner, login, role string // owner and login: files with the URL
+	ownerURL           string
 }
 
 func newBook(t *testing.T) *book {
 	t.Helper()
 	ownerURL := postgres.Database(t)
 	role, loginURL := postgres.Login(t, ownerURL)
-	b := &book{t: t, owner: urlFile(t, ownerURL), login: urlFile(t, loginURL), role: role}
+	b := &book{t: t, ownerURL: ownerURL, owner: urlFile(t, ownerURL), login: urlFile(t, loginURL), role: role}
 	plugin(t, nil, "migrate", "--ledger-url-file", b.owner).ok(t)
 	plugin(t, nil, "grant", role, "*", "--audit", "--ledger-url-file", b.owner).ok(t)
 	conn, err := pgx.Connect(t.Context(), loginURL)

@@ -20,7 +20,7 @@ import (
 
 // decision is what a person decides about one window.
 type decision struct {
-	what        string // rerun or cancel
+	what        string // rerun, cancel or release
 	job         string // as typed
 	start       time.Time
 	why, by     string
@@ -31,6 +31,8 @@ type decision struct {
 const (
 	rerun  = "rerun"
 	cancel = "cancel"
+	// release of a held window
+	release = "release"
 )
 
 func (p *program) rerunCommand() *cobra.Command {
@@ -65,6 +67,22 @@ JOB is NAME (in the namespace), NAMESPACE/NAME or the full name of the record; W
 its start as in 2026-11-30T13:18:00Z. Who, why and the database's login are recorded.
 Needs the URL of the ledger's owner.`,
 		Example: `  kubectl onceguard cancel shop/order-sync 2026-11-30T13:00:00Z --reason 'done by hand, TICKET-17' --ledger-url-file owner.url`,
+	})
+}
+
+func (p *program) releaseCommand() *cobra.Command {
+	return p.decisionCommand(decision{what: release}, &cobra.Command{
+		Use:   "release JOB WINDOW --reason TEXT",
+		Short: "Let a held window be tried again",
+		Long: `Let a held window be tried again: one whose attempt crashed or was lost, under
+onceguard.dev/on-crash=hold. Find out first what that attempt did. The next pod for the
+window goes on from its last checkpoint; this starts no pod, and the answer says which one
+runs it. Any other window is refused: rerun opens those.
+
+JOB is NAME (in the namespace), NAMESPACE/NAME or the full name of the record; WINDOW is
+its start as in 2026-11-30T13:18:00Z. Who, why and the database's login are recorded.
+Needs the URL of the ledger's owner.`,
+		Example: `  kubectl onceguard release shop/order-sync 2026-11-30T13:00:00Z --reason 'nothing was sent, TICKET-20' --ledger-url-file owner.url`,
 	})
 }
 
@@ -138,8 +156,11 @@ func (p *program) decide(ctx context.Context, d decision) error {
 	case claimed && err != nil:
 		return needsOwner(ledger.explain(err))
 	case claimed:
-	case d.what == rerun:
+	case d.what != cancel:
 		err := p.notFound(found, w.Start, before)
+		if d.what == release {
+			return fmt.Errorf("%w: only a held window can be released", err)
+		}
 		if found.ClosedBefore == nil || !w.Start.Before(*found.ClosedBefore) {
 			err = fmt.Errorf("%w: check WINDOW; one that was never claimed needs no rerun, the first pod that means it runs", err)
 		}
@@ -161,9 +182,12 @@ func (p *program) decide(ctx context.Context, d decision) error {
 		return fmt.Errorf("%s: %w", ledger.name, err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	if d.what == rerun {
+	switch d.what {
+	case rerun:
 		_, err = admin.Rerun(ctx, tx, w, d.by, d.why)
-	} else {
+	case release:
+		err = admin.Release(ctx, tx, w, d.by, d.why)
+	default:
 		err = admin.Cancel(ctx, tx, w, d.by, d.why)
 	}
 	if err != nil {

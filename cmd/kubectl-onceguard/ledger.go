@@ -154,9 +154,13 @@ type connection struct {
 
 // connect opens the ledger. The caller closes it.
 func (p *program) connect(ctx context.Context) (*connection, error) {
-	src, err := p.ledgerSource(ctx)
-	if err != nil {
-		return nil, err
+	src := p.found // standard input can be read only once
+	if src.url == "" {
+		var err error
+		if src, err = p.ledgerSource(ctx); err != nil {
+			return nil, err
+		}
+		p.found = src
 	}
 	config, err := pgurl.Parse(src.url, "kubectl-onceguard")
 	if err != nil {

@@ -4,8 +4,12 @@
 //
 //	kubectl onceguard windows [-n NS | -A] [--job NAME] [--state done,held,failed] [--since 24h]
 //	kubectl onceguard show JOB WINDOW
+//	kubectl onceguard gaps [JOB] [-n NS | -A] [--since 7d] [--late] [--fail]
+//	kubectl onceguard explain JOB WINDOW
 //	kubectl onceguard rerun JOB WINDOW --reason TEXT [--by NAME] [--dry-run]
 //	kubectl onceguard cancel JOB WINDOW --reason TEXT [--by NAME] [--dry-run]
+//	kubectl onceguard release JOB WINDOW --reason TEXT [--by NAME] [--dry-run]
+//	kubectl onceguard backfill JOB --from INSTANT --to INSTANT --reason TEXT [--reprocess none|failed|completed] [--cancel] [--detach] [--dry-run]
 //	kubectl onceguard prune {JOB | --all [-A]} {--before INSTANT | --older-than 90d} [--dry-run]
 //	kubectl onceguard migrate
 //	kubectl onceguard grant ROLE [PATTERN] [--audit] [--revoke]

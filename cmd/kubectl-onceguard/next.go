@@ -37,6 +37,9 @@ func scheduleText(x audit.Window) string {
 	if x.TimeZone != nil && *x.TimeZone != "" {
 		s += " " + printable(*x.TimeZone)
 	}
+	if x.DST != nil && *x.DST == string(contract.DSTOnce) {
+		s += ", dst=once"
+	}
 	return s
 }
 

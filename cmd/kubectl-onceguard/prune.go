@@ -251,8 +251,8 @@ func (p *program) stopped(ctx context.Context, ledger *connection, job string, u
 	case audit.LeaseEnded:
 		why = fmt.Sprintf("%s died: let it be tried again, or close it (%s)", holder(x), decide)
 	case audit.Held:
-		why = fmt.Sprintf("it is held until a person decides: kubectl onceguard rerun likewise, or close it (%s)", decide)
-	case audit.Failed, audit.Exhausted, audit.Skipped:
+		why = fmt.Sprintf("it is held until a person decides: kubectl onceguard release likewise, or close it (%s)", decide)
+	case audit.Failed, audit.Exhausted, audit.Skipped, audit.Planned:
 		why = fmt.Sprintf("it may be tried again: let it, or close it (%s)", decide)
 	}
 	return fmt.Errorf("%s is not pruned up to %s: window %s of %s is %s; %s", job, instant(&upto), instant(&stop.Start), stop.JobName, x.State, why)

@@ -48,7 +48,7 @@ func TestPrune(t *testing.T) {
 	for _, c := range []struct {
 		hour int
 		want string
-	}{{4, "is held; it is held until a person decides"}, {7, "is lease ended; attempt 1 in pod shop/order-sync-26476260-x on node n1 died"}} {
+	}{{4, "is held; it is held until a person decides: kubectl onceguard release likewise"}, {7, "is lease ended; attempt 1 in pod shop/order-sync-26476260-x on node n1 died"}} {
 		b.run("cancel", orderSync, at(2), "--reason", "x")
 		b.run("prune", orderSync, "--before", midnight).fails(t, 1, "window "+at(c.hour)+" of", c.want)
 		b.run("cancel", orderSync, at(c.hour), "--reason", "x").ok(t)
@@ -124,7 +124,7 @@ func TestStatesAreTold(t *testing.T) {
 		1: {"3 pods: 2 completed, 1 busy", "3 prevented"},
 		2: {"failed, may be retried", "Checkpoint     2"},
 		3: {"exhausted: ", "mend the cause, then kubectl onceguard rerun " + orderSync + " " + at(3) + " --reason TEXT --ledger-url-file OWNER_URL"},
-		4: {"held: ", "kubectl onceguard rerun " + orderSync + " " + at(4), "or cancel", "crashed (137)"},
+		4: {"held: ", "kubectl onceguard release " + orderSync + " " + at(4), "or cancel it likewise", "crashed (137)"},
 		5: {"skipped (late): its start-deadline passed", "Closed by      shop/order-sync-"},
 		6: {"skipped (superseded): a newer window", "Closed by      shop/order-sync-"},
 		7: {"lease ended at ", "its holder died"},

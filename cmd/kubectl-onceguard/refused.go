@@ -14,7 +14,7 @@ import (
 // needsOwner says which login is needed where another one is not enough.
 func needsOwner(err error) error {
 	if errors.Is(err, audit.ErrForbidden) || errors.Is(err, admin.ErrForbidden) {
-		return fmt.Errorf("%w; rerun, cancel and prune need the URL of the ledger's owner: give it by --ledger-url-file", err)
+		return fmt.Errorf("%w; rerun, cancel, release, backfill and prune need the URL of the ledger's owner: give it by --ledger-url-file", err)
 	}
 	return err
 }
@@ -47,6 +47,8 @@ func (p *program) refused(ctx context.Context, ledger *connection, d decision, j
 func inTheWay(what string, x audit.Window) string {
 	name := fmt.Sprintf("window %s of %s", instant(&x.WindowStart), x.JobName)
 	switch {
+	case what == release && x.State != audit.Held:
+		return fmt.Sprintf("%s is %s, and only a held window can be released: %s", name, x.State, instead(x))
 	case what == cancel && x.State == audit.Done:
 		return fmt.Sprintf("%s is done since %s and cannot be cancelled: undo its work by the means of the business, or let it be done once more by kubectl onceguard rerun",
 			name, instant(x.CompletedAt))
@@ -60,6 +62,18 @@ func inTheWay(what string, x audit.Window) string {
 		return fmt.Sprintf("%s is done since %s, but its worker is still there: %s; %s", name, instant(x.CompletedAt), holder(x), endIt(x))
 	}
 	return ""
+}
+
+// instead says what opens a window that is not held.
+func instead(x audit.Window) string {
+	switch x.State {
+	case audit.Running, audit.LeaseEnded, audit.Failed:
+		return "it is open, and its next pod runs it; kubectl onceguard explain says which"
+	case audit.Done:
+		return "kubectl onceguard rerun does its work once more"
+	case audit.Exhausted, audit.Skipped, audit.Held, audit.Planned:
+	}
+	return "kubectl onceguard rerun opens it"
 }
 
 func holder(x audit.Window) string {

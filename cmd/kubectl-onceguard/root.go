@@ -24,6 +24,8 @@ type program struct {
 	secret        string
 	urlFile       string
 	timeout       time.Duration
+
+	found source // of the first connection
 }
 
 func (p *program) rootCommand() *cobra.Command {
@@ -31,8 +33,9 @@ func (p *program) rootCommand() *cobra.Command {
 		Use:   "kubectl-onceguard",
 		Short: "The record of Onceguard: each window of a CronJob, once",
 		Long: `Read the record of Onceguard: which windows of which jobs are done, running, failed or
-closed and why, how often each was tried, and which duplicates were prevented. And decide
-about windows: run one again, cancel one, delete old ones.
+closed and why, how often each was tried, which duplicates were prevented, and which windows
+nobody has run. And decide about windows: run one again, run those that were missed, cancel
+one, delete old ones.
 
 The ledger's URL comes from --ledger-url-file, else from ` + envLedgerURL + `,
 else from the Secret named by --secret in the namespace.`,
@@ -55,7 +58,8 @@ else from the Secret named by --secret in the namespace.`,
 	flags.StringVar(&p.urlFile, "ledger-url-file", "", "file with the ledger's URL; - reads standard input")
 	flags.DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for Kubernetes and the ledger, each command")
 
-	root.AddCommand(p.windowsCommand(), p.showCommand(), p.rerunCommand(), p.cancelCommand(), p.pruneCommand(),
+	root.AddCommand(p.windowsCommand(), p.showCommand(), p.gapsCommand(), p.explainCommand(),
+		p.rerunCommand(), p.cancelCommand(), p.backfillCommand(), p.releaseCommand(), p.pruneCommand(),
 		p.migrateCommand(), p.grantCommand(), p.versionCommand())
 	return root
 }

@@ -91,10 +91,21 @@ func (p *program) show(ctx context.Context, job string, start *time.Time, output
 	if err != nil {
 		return ledger.explain(err)
 	}
-	if output == outputJSON {
-		return p.printJSON(story)
+	due, err := audit.DueOf(ctx, ledger, base(found.JobName), *start)
+	if err != nil {
+		return ledger.explain(err)
 	}
-	return p.storyTable(story)
+	if !story.Window.Planned {
+		due.Plan = nil
+	}
+	if output == outputJSON {
+		return p.printJSON(struct {
+			audit.Story
+			Gaps []audit.Gap `json:"gaps,omitempty"`
+			Plan *audit.Plan `json:"plan,omitempty"`
+		}{story, due.Gaps, due.Plan})
+	}
+	return p.storyTable(story, due)
 }
 
 // maxNamesakes bounds how many jobs of one name are looked at and listed.
@@ -159,7 +170,7 @@ func separateRunOf(name string) string {
 	return name
 }
 
-func (p *program) storyTable(s audit.Story) error {
+func (p *program) storyTable(s audit.Story, due audit.Due) error {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	x := s.Window
 	row := func(name, value string) {
@@ -170,7 +181,14 @@ func (p *program) storyTable(s audit.Story) error {
 	row("Job", printable(x.JobName))
 	row("Window", span(x))
 	row("State", state(x))
-	row("To do", toDo(x))
+	prose, command := toDo(x)
+	row("To do", strings.TrimSpace(prose+" "+command))
+	if due.Plan != nil {
+		row("Planned", printable(planEvidence(*due.Plan)))
+	}
+	for _, g := range due.Gaps {
+		row("Came late", printable(gapEvidence(snapped(g))))
+	}
 	row("Closed by", text(x.ClosedBy))
 	row("Completed", instant(x.CompletedAt))
 	row("Done before", doneBefore(s.Decisions))
@@ -190,6 +208,11 @@ func (p *program) storyTable(s audit.Story) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	return p.storyTables(s)
+}
+
+// storyTables prints what people decided, each attempt and each skip.
+func (p *program) storyTables(s audit.Story) error {
 	if len(s.Decisions) > 0 {
 		fmt.Fprintln(p.stdout, "\nDECIDED (UTC)")
 		for _, d := range s.Decisions {
@@ -237,9 +260,16 @@ func (p *program) skipTable(skips []audit.Skip) error {
 
 // decisionText is one decision in a line: when, what, on what, by whom and why.
 func decisionText(d audit.Decision) string {
+	head := fmt.Sprintf("%s  %s by %s (login %s), ", instant(&d.DecidedAt), d.What, printable(d.Who), printable(d.Login))
+	if d.LastWindow != nil {
+		what := "of the windows " + instant(d.FirstWindow) + " to " + instant(d.LastWindow)
+		if d.Reprocess != "" && d.Reprocess != "none" {
+			what += ", also those " + d.Reprocess
+		}
+		return head + what + ": " + printable(d.Why)
+	}
 	_, before := stateBefore(d)
-	return fmt.Sprintf("%s  %s by %s (login %s), it was %s: %s",
-		instant(&d.DecidedAt), d.What, printable(d.Who), printable(d.Login), before, printable(d.Why))
+	return head + "it was " + before + ": " + printable(d.Why)
 }
 
 // skipCounts is "9 pods: 7 completed, 2 busy".
@@ -294,24 +324,26 @@ var skipMeaning = map[string]string{
 	string(claim.Overlap):    "another window of the job was running",
 	string(claim.Superseded): "a newer window took its place",
 	string(claim.Cancelled):  "a person decided that it shall not run",
+	string(claim.DST):        "the clocks were put back, and its civil time had been a window before",
 }
 
 // byOwner are the flags without which nothing is decided.
 const byOwner = "--reason TEXT --ledger-url-file OWNER_URL"
 
-// toDo is what a person can do about a window that does not go on by itself.
-func toDo(x audit.Window) string {
-	again := fmt.Sprintf("kubectl onceguard rerun %s %s %s", printable(x.JobName), instant(&x.WindowStart), byOwner)
+// toDo is what a person can do about a window that does not go on by itself: prose, and
+// the command that ends it.
+func toDo(x audit.Window) (prose, command string) {
+	about := fmt.Sprintf("%s %s %s", printable(x.JobName), instant(&x.WindowStart), byOwner)
 	switch x.State {
 	case audit.Held:
-		return again + ", or cancel likewise"
+		return "find out what the attempt did, then let it be tried again, or cancel it likewise:", "kubectl onceguard release " + about
 	case audit.Exhausted:
-		return "mend the cause, then " + again
+		return "mend the cause, then", "kubectl onceguard rerun " + about
 	case audit.Skipped:
-		return "to run it after all: " + again
-	case audit.Done, audit.Running, audit.Failed, audit.LeaseEnded:
+		return "to run it after all:", "kubectl onceguard rerun " + about
+	case audit.Done, audit.Running, audit.Failed, audit.LeaseEnded, audit.Planned:
 	}
-	return ""
+	return "", ""
 }
 
 func place(namespace, pod *string) string {

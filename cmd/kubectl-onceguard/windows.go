@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onceguard/onceguard/pkg/audit"
+	"github.com/onceguard/onceguard/pkg/contract"
 )
 
 func (p *program) windowsCommand() *cobra.Command {
@@ -102,6 +103,12 @@ func stateInShort(x audit.Window) string {
 	var more []string
 	if x.Reason != nil && *x.Reason != string(x.State) {
 		more = append(more, printable(*x.Reason))
+	}
+	if x.Planned && x.State != audit.Planned {
+		more = append(more, planned)
+	}
+	if x.Trigger != nil && *x.Trigger == string(contract.TriggerCatchUp) {
+		more = append(more, "caught up")
 	}
 	if x.Generation > 1 {
 		more = append(more, "generation "+strconv.Itoa(x.Generation))

@@ -1,0 +1,420 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onceguard/onceguard/pkg/audit"
+	"github.com/onceguard/onceguard/pkg/disposition"
+)
+
+// How a window ends that the simulated engine makes a Job for.
+const (
+	completes = ""
+	fails     = "fails"  // and its Job gives up: the window is closed as exhausted
+	vanishes  = "vanish" // its pod never comes
+)
+
+// engine stands in for the windows engine and the pods of its Jobs: planned windows are made
+// oldest first, one at a time, claimed and completed, or as become says.
+func (b *book) engine(become func(w time.Time) string) (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.runEngine(ctx, become) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			b.t.Error(err)
+		}
+	})
+	b.t.Cleanup(stop)
+	return stop
+}
+
+func (b *book) runEngine(ctx context.Context, become func(w time.Time) string) error {
+	conn, err := pgx.Connect(ctx, b.ownerURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for {
+		var w time.Time
+		var job, uid string
+		err := conn.QueryRow(ctx, "SELECT job_name, window_start, cron_job_uid FROM onceguard.job_plan WHERE made = 0 ORDER BY window_start LIMIT 1").Scan(&job, &w, &uid)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, pgx.ErrNoRows):
+			select { // nothing is planned so far
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		if err := runPlanned(ctx, conn, job, uid, w.UTC(), become); err != nil {
+			return err
+		}
+	}
+}
+
+func runPlanned(ctx context.Context, conn *pgx.Conn, job, uid string, w time.Time, become func(w time.Time) string) error {
+	var make bool
+	name := fmt.Sprintf("order-sync-r%d", w.Unix()/60)
+	if err := conn.QueryRow(ctx, "SELECT onceguard.engine_making($1, $2, $3, $4)", job, w, uid, name).Scan(&make); err != nil || !make {
+		return err
+	}
+	how := completes
+	if become != nil {
+		how = become(w)
+	}
+	if how == vanishes {
+		return nil
+	}
+	id := uuid.New()
+	var verdict string
+	origin := originOf(job, w, "trigger", "catch-up", "job", name)
+	if err := conn.QueryRow(ctx, "SELECT verdict FROM onceguard.claim($1, $2, $3, '1 hour', $4::text::jsonb)", job, w, id, origin).Scan(&verdict); err != nil || verdict != "run" {
+		return err // without a verdict to run it was cancelled meanwhile
+	}
+	if how == fails {
+		if _, err := conn.Exec(ctx, "SELECT onceguard.release($1, $2, $3, 'failed', 1)", job, w, id); err != nil {
+			return err
+		}
+		_, err := conn.Exec(ctx, "UPDATE onceguard.job_execution SET status = 'exhausted', reason = 'exhausted' WHERE job_name = $1 AND window_start = $2", job, w)
+		return err
+	}
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT onceguard.begin($1, $2, $3)", job, w, id); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "SELECT onceguard.complete($1, $2, $3)", job, w, id)
+		return err
+	})
+	if err == nil {
+		_, err = conn.Exec(ctx, "SELECT onceguard.release($1, $2, $3, 'completed', 0)", job, w, id)
+	}
+	return err
+}
+
+// watched is a ledger with the CronJob shop/order-sync, every hour, guarded since hour 0.
+func watchedBook(t *testing.T) *book {
+	b := newBook(t)
+	b.watch(orderSync, "shop/order-sync", "0 * * * *", "Asia/Shanghai", hour(0))
+	return b
+}
+
+// backfill is the command for hours from to upto.
+func (b *book) backfill(from, upto int, more ...string) result {
+	b.t.Helper()
+	return b.run(append([]string{"backfill", orderSync, "--from", at(from), "--to", at(upto), "--reason", "TICKET-19", "--by", "ann"}, more...)...)
+}
+
+// now gives the states of hours from to upto in the record.
+func (b *book) now(from, upto int) string {
+	b.t.Helper()
+	var s []string
+	for h := from; h <= upto; h++ {
+		s = append(s, b.state(orderSync, h))
+	}
+	return strings.Join(s, " ")
+}
+
+// generations of hours 1 to upto.
+func (b *book) generation(h int) (n int) {
+	b.t.Helper()
+	if err := b.conn.QueryRow(b.t.Context(), "SELECT generation FROM onceguard.windows WHERE job_name = $1 AND window_start = $2", orderSync, hour(h)).Scan(&n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+func TestBackfill(t *testing.T) {
+	b := watchedBook(t)
+	b.gap(orderSync, "shop/order-sync", hour(1), hour(5), 4, disposition.Missed, disposition.Controller, "", "")
+	b.done(orderSync, hour(3))
+
+	r := b.backfill(1, 5, "--dry-run").ok(t)
+	want := `Nothing is changed (--dry-run).
+5 windows of shop/order-sync, from 2020-05-04T01:00:00Z to 2020-05-04T05:00:00Z
+(0 * * * * Asia/Shanghai, CronJob shop/order-sync):
+       4 never run    to be run
+       1 done         stays (--reprocess completed runs it once more)
+`
+	if r.stdout != want {
+		t.Errorf("got\n%s\nwant\n%s", r.stdout, want)
+	}
+	if plans := b.plans(); len(plans) != 0 {
+		t.Fatalf("a dry run planned %v", plans)
+	}
+
+	b.backfill(1, 5, "--detach").ok(t).has(t, "4 never run    to be run", "The windows engine makes their Jobs", "kubectl onceguard gaps shop/order-sync")
+	plans := b.plans()
+	if len(plans) != 4 || plans[0].PlannedBy != "ann" || plans[0].Why != "TICKET-19" {
+		t.Fatalf("planned: %+v", plans)
+	}
+	b.run("windows", "-n", "shop", "--state", "planned").ok(t).has(t, at(5), at(1), "planned")
+	b.run("gaps", orderSync, "--since", "0", "--fail").ok(t).flat().has(t, "No gaps found", "Planned: 4 windows of shop/order-sync, "+at(1)+" to "+at(5)+", by ann")
+	b.run("explain", orderSync, at(2)).ok(t).flat().has(t, "Answer planned", "planned by ann: TICKET-19", "recorded ", "missed, no Job was made for it", "--cancel")
+
+	// The same command goes on, and shows how far it comes.
+	stop := b.engine(nil)
+	b.backfill(1, 5).ok(t).has(t, "4 planned      planned already", "5 of 5 done, 0 running, 0 planned, 0 failed\n")
+	stop()
+	if got := b.now(1, 5); got != "done done done done done" {
+		t.Error(got)
+	}
+	b.run("show", orderSync, at(2)).ok(t).flat().has(t, "Came late recorded ", "missed, no Job was made for it", "DECIDED", "backfill by ann (login ", "of the windows "+at(1)+" to "+at(5)+": TICKET-19")
+	b.run("gaps", orderSync, "--since", "0", "--fail").ok(t).has(t, "No gaps found")
+	b.run("explain", orderSync, at(2)).ok(t).flat().has(t, "caught up: Job shop/order-sync-r"+fmt.Sprint(hour(2).Unix()/60)+" was made for it")
+	b.run("windows", "-n", "shop").ok(t).has(t, "done (caught up)")
+	b.backfill(1, 5).ok(t).has(t, "5 done         stays", "5 of 5 done")
+}
+
+// plans are those of the ledger, newest first.
+func (b *book) plans() []audit.Plan {
+	b.t.Helper()
+	plans, err := audit.Plans(b.t.Context(), b.conn, "", "", 1000)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return plans
+}
+
+func TestReprocessLevels(t *testing.T) {
+	b := watchedBook(t)
+	b.states() // 1 done, 2 failed, 3 exhausted, 4 held, 5 late, 6 superseded, 7 died, 8 done, 9 running
+	b.run("windows", "-n", "shop").ok(t)
+	for _, c := range []struct {
+		level string
+		want  []string
+	}{
+		{"none", []string{"1 failed       stays (--reprocess failed runs it)", "1 held         stays (--rep", "1 exhausted    stays (--rep", "2 skipped      to be run", "2 done         stays (--reprocess completed", "1 running      goes on", "1 never run    to be run"}},
+		{"failed", []string{"1 failed       to be run", "1 held         to be run", "1 exhausted    to be run", "2 skipped      to be run", "2 done         stays"}},
+		{"completed", []string{"1 exhausted    to be run", "2 done         to be run once more, as a new generation"}},
+	} {
+		b.backfill(1, 10, "--reprocess", c.level, "--dry-run").ok(t).has(t, c.want...)
+	}
+	if plans := b.plans(); len(plans) != 0 {
+		t.Fatalf("dry runs planned %+v", plans)
+	}
+	b.engine(nil)
+	b.backfill(1, 6, "--reprocess", "none").fails(t, 1, "3 of 6 done, 0 running, 0 planned, 3 failed", "3 windows of shop/order-sync came to an end without being done: "+at(2)+" (failed), "+at(3)+" (exhausted), "+at(4)+" (held)", "explain shop/order-sync WINDOW")
+	b.backfill(1, 6, "--reprocess", "failed").ok(t).has(t, "6 of 6 done")
+	if b.generation(1) != 1 {
+		t.Error("what was done was run again")
+	}
+	b.backfill(1, 3, "--reprocess", "completed", "--reason", "prices").ok(t).has(t, "3 done         to be run once more", "3 of 3 done")
+	for h := 1; h <= 3; h++ {
+		if got := b.generation(h); got != 2 {
+			t.Errorf("hour %d has generation %d", h, got)
+		}
+	}
+	b.backfill(1, 3, "--reprocess", "completed", "--reason", "prices").ok(t).has(t, "3 done         stays: it was run again with this --reason")
+	if got := b.generation(1); got != 2 {
+		t.Errorf("the same command ran it again: generation %d", got)
+	}
+}
+
+// Interrupted in the middle it goes on by itself; the same command shows the rest. Cancelled
+// in the middle what has run stays, and the rest is not run.
+func TestBackfillIsInterruptedAndCancelled(t *testing.T) {
+	b := watchedBook(t)
+	gate := make(chan struct{}, 100)
+	stop := b.engine(func(time.Time) string { <-gate; return completes })
+	t.Cleanup(func() { close(gate) })
+	b.engineGate(gate, 2)
+
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	var out, errs bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"backfill", orderSync, "--from", at(1), "--to", at(6), "--reason", "TICKET-19", "--by", "ann", "--ledger-url-file", b.owner}, nil, strings.NewReader(""), &out, &errs)
+	}()
+	b.waitFor(orderSync, 2, "done")
+	interrupt()
+	result{<-code, out.String(), errs.String()}.fails(t, 1, "interrupted: the backfill goes on without this command", "--cancel")
+	if n := len(b.plans()); n == 0 {
+		t.Fatal("the interrupted backfill is gone")
+	}
+
+	b.engineGate(gate, 1)
+	b.waitFor(orderSync, 3, "done")
+	b.backfill(1, 6, "--cancel", "--dry-run").ok(t).has(t, "would be taken back. Nothing is changed")
+	b.backfill(1, 6, "--cancel").ok(t).has(t, "planned windows of shop/order-sync from "+at(1)+" to "+at(6)+" taken back, by ann")
+	b.engineGate(gate, 50)
+	if got := b.now(1, 3); got != "done done done" {
+		t.Error(got)
+	}
+	// The engine had one in the making: it is closed as cancelled, or its pod had come before.
+	b.backfill(4, 6, "--dry-run").ok(t)
+	for _, h := range []int{5, 6} {
+		if got := b.state(orderSync, h); got != "" {
+			t.Errorf("hour %d ran after it was taken back: %s", h, got)
+		}
+	}
+	for _, p := range b.plans() {
+		if p.Made == 0 {
+			t.Errorf("still planned: %+v", p)
+		}
+	}
+	stop()
+}
+
+// engineGate lets the engine run n windows.
+func (b *book) engineGate(gate chan struct{}, n int) {
+	for range n {
+		gate <- struct{}{}
+	}
+}
+
+func TestBackfillThatFails(t *testing.T) {
+	b := watchedBook(t)
+	b.engine(func(w time.Time) string {
+		if w.Equal(hour(2)) {
+			return fails
+		}
+		return completes
+	})
+	b.backfill(1, 3).fails(t, 1, "2 of 3 done, 0 running, 0 planned, 1 failed", "1 window of shop/order-sync came to an end without being done: "+at(2)+" (exhausted)")
+}
+
+func TestBackfillIsRefused(t *testing.T) {
+	b := watchedBook(t)
+	b.done(orderSync, hour(1))
+	b.watch("shop/every", "shop/every", "@every 1h", "", hour(0))
+	b.watch("shop/zoneless", "shop/zoneless", "0 * * * *", "", hour(0))
+	b.watch("shop/shared", "shop/a", "0 * * * *", "Etc/UTC", hour(0))
+	b.watch("shop/shared", "shop/b", "30 * * * *", "Etc/UTC", hour(0))
+	b.watch("shop/gone", "shop/gone", "0 * * * *", "Etc/UTC", hour(0))
+	b.asOwner("UPDATE onceguard.job_schedule SET gone_at = clock_timestamp() WHERE job_name = 'shop/gone'")
+	b.watch("shop/minutely", "shop/minutely", "* * * * *", "Etc/UTC", hour(0))
+	b.done("shop/unwatched", hour(1))
+	span := []string{"--from", at(1), "--to", at(3)}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want []string
+	}{
+		"@every":                {append([]string{"shop/every"}, span...), 1, []string{"cannot be computed", "@every", "five fields"}},
+		"no zone":               {append([]string{"shop/zoneless"}, span...), 1, []string{"has no time zone", "spec.timeZone"}},
+		"several CronJobs":      {append([]string{"shop/shared"}, span...), 1, []string{"shop/a, shop/b", "--cronjob"}},
+		"another CronJob":       {append([]string{"shop/shared", "--cronjob", "c"}, span...), 1, []string{`--cronjob "c"`, "shop/a, shop/b"}},
+		"a deleted CronJob":     {append([]string{"shop/gone"}, span...), 1, []string{"was deleted", "create it again"}},
+		"an unknown job":        {append([]string{"shop/none"}, span...), 1, []string{"no job shop/none", "engine"}},
+		"a job without engine":  {append([]string{"shop/unwatched"}, span...), 1, []string{"no job shop/unwatched", "engine.enabled"}},
+		"too many":              {[]string{"shop/minutely", "--from", at(0), "--to", "2020-06-01T00:00:00Z"}, 1, []string{"more than 10000 windows", "begin with --to 2020-05-10T22:39:00Z"}},
+		"many, and no terminal": {[]string{"shop/minutely", "--from", at(0), "--to", at(2)}, 2, []string{"Plan 121 windows?", "--yes"}},
+		"before guarding":       {[]string{orderSync, "--from", "2020-05-03T22:00:00Z", "--to", at(1)}, 1, []string{"2 windows of the span, the first 2020-05-03T22:00:00Z", "before " + at(0), "--from " + at(0), "--before-guarding"}},
+		"the future":            {[]string{orderSync, "--from", at(1), "--to", "2120-01-01T00:00:00Z"}, 2, []string{"--to 2120-01-01T00:00:00Z is in the future"}},
+		"the wrong way":         {[]string{orderSync, "--from", at(3), "--to", at(1)}, 2, []string{"is before --from"}},
+		"no window between":     {[]string{orderSync, "--from", "2020-05-04T01:10:00Z", "--to", "2020-05-04T01:50:00Z"}, 1, []string{"has no window from", at(1), at(2)}},
+		"no --from":             {[]string{orderSync, "--to", at(1)}, 2, []string{"--from is missing"}},
+		"no --to":               {[]string{orderSync, "--from", at(1)}, 2, []string{"--to is missing"}},
+		"no instant":            {[]string{orderSync, "--from", "yesterday", "--to", at(1)}, 2, []string{`--from "yesterday"`, "2026-11-01T00:00:00Z"}},
+		"a level":               {append([]string{orderSync, "--reprocess", "all"}, span...), 2, []string{`--reprocess "all"`, "none, failed or completed"}},
+		"a level with --cancel": {append([]string{orderSync, "--reprocess", "failed", "--cancel"}, span...), 2, []string{"--cancel", "leave out"}},
+		"an index":              {append([]string{orderSync + "#1"}, span...), 2, []string{"as a whole"}},
+		"two lines":             {append([]string{orderSync, "--reason", "a\nb"}, span...), 2, []string{"one line"}},
+		"nobody":                {append([]string{orderSync, "--by", ""}, span...), 2, []string{"--by is missing"}},
+		"no job":                {span, 2, []string{"JOB is missing"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"backfill"}, c.args...)
+			if name != "two lines" {
+				args = append(args, "--reason", "x")
+			}
+			b.run(args...).flat().fails(t, c.code, c.want...)
+		})
+	}
+	b.run(append([]string{"backfill", orderSync}, span...)...).fails(t, 2, "--reason is missing")
+	// A login that may read, and even claim, plans nothing, and takes nothing back.
+	for _, flag := range []string{"--dry-run", "--detach", "--cancel"} {
+		plugin(t, nil, append(append([]string{"backfill", orderSync, flag, "--reason", "x"}, span...), "--ledger-url-file", b.login)...).fails(t, 1, "need the URL of the ledger's owner")
+	}
+	if plans := b.plans(); len(plans) != 0 {
+		t.Errorf("planned all the same: %+v", plans)
+	}
+	b.run("prune", orderSync, "--before", at(2)).ok(t)
+	b.backfill(1, 3).fails(t, 1, "window "+at(1)+" of "+orderSync+" is closed", "--from "+at(2))
+	b.run("backfill", "shop/minutely", "--from", at(0), "--to", at(2), "--yes", "--detach", "--reason", "x").ok(t).has(t, "121 windows")
+}
+
+// A local time that the clocks leave out, or that they have twice, is said; windows are
+// those of the schedule on that day.
+func TestBackfillOfADayWhenClocksAreMoved(t *testing.T) {
+	b := newBook(t)
+	b.watch("shop/ny", "shop/ny", "30 * * * *", "America/New_York", time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))
+	r := b.run("backfill", "shop/ny", "--from", "2025-03-09 01:00", "--to", "2025-03-09 02:30", "--reason", "x", "--dry-run").ok(t)
+	r.flat().has(t, "--to: 2025-03-09 02:30:00 does not occur in America/New_York", "it is taken as 03:30:00 -04:00, which is 2025-03-09T07:30:00Z")
+	r.has(t, "2 windows of shop/ny, from 2025-03-09T06:30:00Z to 2025-03-09T07:30:00Z")
+	r = b.run("backfill", "shop/ny", "--from", "2025-11-02 01:30", "--to", "2025-11-02 01:30", "--reason", "x", "--dry-run").ok(t)
+	r.has(t, "the first is taken, which is 2025-11-02T05:30:00Z", "the second is taken, which is 2025-11-02T06:30:00Z", "2 windows of shop/ny, from 2025-11-02T05:30:00Z to 2025-11-02T06:30:00Z")
+}
+
+// After an edit the windows are those of the new schedule; older ones only if that is said.
+func TestBackfillAfterAnEdit(t *testing.T) {
+	b := watchedBook(t)
+	b.gap(orderSync, "shop/order-sync", hour(1), hour(3), 3, disposition.Missed, disposition.Controller, "", "")
+	b.asOwner("UPDATE onceguard.job_schedule SET schedule = '30 */2 * * *', time_zone = 'Etc/UTC', since = $1 WHERE job_name = $2", hour(6), orderSync)
+	b.backfill(1, 12, "--dry-run").fails(t, 1, "2 windows of the span, the first 2020-05-04T02:30:00Z", "say --from "+at(6)+", or --before-guarding to run them as schedule 30 */2 * * * Etc/UTC of CronJob shop/order-sync has them now")
+	b.backfill(6, 12, "--dry-run").ok(t).has(t, "3 windows of shop/order-sync, from 2020-05-04T06:30:00Z to 2020-05-04T10:30:00Z")
+	b.backfill(1, 12, "--dry-run", "--before-guarding").ok(t).has(t, "5 windows of shop/order-sync, from 2020-05-04T02:30:00Z")
+	// What was missed by the former schedule stays answered.
+	b.run("explain", orderSync, at(1)).ok(t).flat().has(t, "Answer missed (controller)", "is no instant of its schedule 30 */2 * * * Etc/UTC")
+}
+
+// Windows of an Indexed Job are done when all their indexes are.
+func TestBackfillOfAnIndexedJob(t *testing.T) {
+	b := watchedBook(t)
+	b.done(orderSync+"#0", hour(1))
+	b.done(orderSync+"#1", hour(1))
+	b.done(orderSync+"#0", hour(2))
+	b.release(orderSync+"#1", hour(2), b.claim(orderSync+"#1", hour(2)), "failed", 1)
+	b.done(orderSync+"#0@4e1b", hour(3))
+	b.backfill(1, 3, "--dry-run").ok(t).has(t, "1 never run    to be run", "1 failed       stays", "1 done         stays")
+}
+
+func TestRelease(t *testing.T) {
+	b := newBook(t)
+	b.states()
+	b.run("release", orderSync, at(4), "--reason", "nothing was sent", "--by", "ann", "--dry-run").ok(t).has(t, "Nothing is changed", "was held after 1 attempt, and by decision of ann it would be open, still generation 1")
+	if got := b.state(orderSync, 4); got != "held" {
+		t.Fatalf("a dry run made it %s", got)
+	}
+	b.run("release", orderSync, at(4), "--reason", "nothing was sent", "--by", "ann").ok(t).has(t, "it is now open, still generation 1", "The next retry of Job shop/order-sync-")
+	if d := b.story(orderSync, 4).Decisions; len(d) != 1 || d[0].What != "release" || d[0].Who != "ann" || d[0].Why != "nothing was sent" {
+		t.Errorf("decisions %+v", d)
+	}
+	b.claim(orderSync, hour(4), "hold_on_crash => true")
+	if got := b.state(orderSync, 4); got != "running" {
+		t.Errorf("after a claim it is %s", got)
+	}
+	for h, want := range map[int]string{
+		1: "is done, and only a held window can be released: kubectl onceguard rerun does its work once more",
+		2: "is failed, and only a held window can be released: it is open, and its next pod runs it",
+		3: "is exhausted, and only a held window can be released: kubectl onceguard rerun opens it",
+		5: "is skipped, and only a held window can be released: kubectl onceguard rerun opens it",
+		9: "is running, and only a held window can be released: it is open",
+	} {
+		b.run("release", orderSync, at(h), "--reason", "x").fails(t, 1, want)
+	}
+	b.run("release", orderSync, at(11), "--reason", "x").fails(t, 1, "never claimed", "only a held window can be released")
+	b.run("release", orderSync, "latest", "--reason", "x").fails(t, 2, "WINDOW latest")
+	b.run("release", orderSync, at(4)).fails(t, 2, "--reason is missing")
+	plugin(t, nil, "release", orderSync, at(3), "--reason", "x", "--ledger-url-file", b.login).fails(t, 1, "the ledger's owner")
+}
