@@ -23,7 +23,7 @@
 //	    └───────────▶ skipped, exhausted, held
 //	                           claim with reopen_closed_before: running again (not held)
 //
-// skipped (late, overlap, superseded, cancelled) and exhausted are closed: they run again
+// skipped (late, overlap, superseded, cancelled, dst) and exhausted are closed: they run again
 // only when a person asks for it: by a claim with reopen_closed_before, the instant at
 // which the person asked (what was closed later stands), or by rerun. held waits for a
 // person's decision (rerun or cancel). A claim closes the window that it is told not to
@@ -65,8 +65,21 @@
 // is completed; one that was tried began in its turn and runs again, but no two windows of
 // a name ever run at once: it waits while a later one runs (reason overlap), and fences it
 // when it is dead. previous is not asked of an index that has no earlier window: it is new
-// to the job. serial's look at the earlier windows reads all of the job's since the
+// to the job. Nor of a window that a gap says is missed or skipped: it never comes, so the
+// last one before it that is late, and has no row, is waited for instead. serial's look at the earlier windows reads all of the job's since the
 // beginning of order, or since history was pruned.
+//
+// A window with a row in job_plan is wanted, as one that a person asks for: neither its age
+// nor what happens around it closes it, and a newer one may stop it but not take its place.
+// A later window waits for it in serial order until it is closed, unless it lies before since
+// or the watermark. A plan is one for all indexes: each waits for the window of its own name,
+// as long as the plan is there. Nothing here deletes a plan, for complete may not lock
+// more than its window's row: one whose window is closed says nothing, and the windows engine
+// takes it away. So a plan to reprocess a closed window is waited for only once that was
+// opened again. A gap, whatever it says, never stops a window from running.
+//
+// repeats names the earlier window whose civil time this one has again. It closes what never
+// ran as skipped, reason dst; superseded_by is then the earlier window.
 //
 // Attempts count as failures when they failed, crashed, were lost or ended without the
 // commit that was asked for; those that were stopped or never started do not. A rerun or a

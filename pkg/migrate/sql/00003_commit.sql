@@ -271,7 +271,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 BEGIN
     PERFORM onceguard.check_call(record_skip.job_name, record_skip.window_start, record_skip.execution_id);
     IF record_skip.reason IS NULL OR record_skip.reason NOT IN ('completed', 'closed', 'busy', 'late', 'overlap', 'superseded', 'cancelled', 'dst', 'payload', 'exhausted', 'held') THEN
-        RAISE EXCEPTION 'reason "%" is not completed, closed, busy, late, overlap, superseded, cancelled, payload, exhausted or held', left(record_skip.reason, 100)
+        RAISE EXCEPTION 'reason "%" is not completed, closed, busy, late, overlap, superseded, cancelled, dst, payload, exhausted or held', left(record_skip.reason, 100)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO onceguard.job_skip (job_name, window_start, skipper, reason, trigger, namespace, job, job_uid, pod, node)
