@@ -176,7 +176,7 @@ func manual(job Job, s contract.Settings, sched Schedule, schedErr error) (Deriv
 	const separate = contract.AnnotationManual + "=separate"
 	switch s.Manual {
 	case contract.ManualRefuse:
-		return refuse("Job %s was made by hand, and CronJob %s refuses that (%s=refuse)", job.Name, s.CronJob, contract.AnnotationManual)
+		return refuse("Job %s was made by hand, and CronJob %s refuses that (%s=refuse); a window is run again by kubectl onceguard rerun or backfill", job.Name, s.CronJob, contract.AnnotationManual)
 	case contract.ManualSeparate:
 		if job.UID == "" {
 			return refuse("Job %s has no UID to name its separate run by", job.Name)

@@ -134,6 +134,29 @@ func TestDerive(t *testing.T) {
 	}
 }
 
+// Of two Jobs that were made by hand in one second each is a run of its own, or both mean
+// the same window, whatever tool made them.
+func TestTwoManualJobsInOneSecond(t *testing.T) {
+	made := at("2025-06-01T10:07:31Z")
+	jobs := []Job{
+		{Name: "a", UID: "u-1", Created: made, CronJob: "sync", Annotations: map[string]string{inst: "manual"}},
+		{Name: "b", UID: "u-2", Created: made, CronJob: "sync"},
+		{Name: "c", UID: "u-3", Created: made},
+	}
+	separate := map[Window]bool{}
+	for _, job := range jobs {
+		check(t, job, settings(), "2025-06-01T10:05:00Z", "", "2025-06-01T10:10:00Z", contract.SourceManual, contract.TriggerManual)
+		d, err := Derive(job, settings(func(s *contract.Settings) { s.Manual = contract.ManualSeparate }), made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		separate[d.Window] = true
+	}
+	if len(separate) != len(jobs) {
+		t.Errorf("%d runs of their own for %d Jobs: %v", len(separate), len(jobs), separate)
+	}
+}
+
 // A Job that Onceguard makes for a window that no Job came for: whatever does not agree is
 // refused, and says why.
 func TestDeriveCatchUp(t *testing.T) {
