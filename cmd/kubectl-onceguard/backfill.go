@@ -73,7 +73,7 @@ the database's login are recorded. Needs the URL of the ledger's owner.`,
 	c.Flags().StringVar(&b.from, "from", "", "the first window, or an instant before it (required)")
 	c.Flags().StringVar(&b.to, "to", "", "the last window, or an instant after it (required)")
 	c.Flags().StringVar(&b.reprocess, "reprocess", "none", "none, failed or completed")
-	c.Flags().StringVar(&b.cronJob, "cronjob", "", "whose schedule is meant, where several CronJobs share the job")
+	c.Flags().StringVar(&b.cronJob, "cronjob", "", "whose schedule is meant, and whose Jobs run the windows, where several CronJobs share the job")
 	c.Flags().StringVar(&b.why, "reason", "", "why: it is recorded (required)")
 	c.Flags().StringVar(&b.by, "by", "", "who decides (default: the Kubernetes user of the current context, else user@host)")
 	c.Flags().BoolVar(&b.beforeGuarding, "before-guarding", false, "also windows before guarding began, or before the schedule was last changed")
@@ -279,7 +279,7 @@ func (p *program) record(ctx context.Context, ledger *connection, b backfill, s 
 		return nil, fmt.Errorf("%s: %w", ledger.name, err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	if _, err := admin.Backfill(ctx, tx, s.job, s.windows, admin.Reprocess(b.reprocess), b.by, b.why); err != nil {
+	if _, err := admin.BackfillBy(ctx, tx, s.job, s.cronJob.CronJobUID, s.windows, admin.Reprocess(b.reprocess), b.by, b.why); err != nil {
 		return nil, needsOwner(fmt.Errorf("%s: %w", ledger.name, err))
 	}
 	if trial {

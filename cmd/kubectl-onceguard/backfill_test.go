@@ -378,6 +378,24 @@ func TestBackfillAfterAnEdit(t *testing.T) {
 	b.run("explain", orderSync, at(1)).ok(t).flat().has(t, "Answer missed (controller)", "is no instant of its schedule 30 */2 * * * Etc/UTC")
 }
 
+// Of several CronJobs of a job the one that is named runs the windows that it has.
+func TestBackfillBySharedJobs(t *testing.T) {
+	b := newBook(t)
+	b.watch("shop/shared", "shop/a", "0 * * * *", "Etc/UTC", hour(0))
+	b.watch("shop/shared", "shop/b", "30 * * * *", "Etc/UTC", hour(0))
+	for _, c := range []struct{ cronJob, first string }{{"b", "2020-05-04T01:30:00Z"}, {"shop/a", "2020-05-04T01:00:00Z"}} {
+		b.run("backfill", "shop/shared", "--from", at(1), "--to", at(3), "--cronjob", c.cronJob, "--detach", "--reason", "x").ok(t).has(t, "from "+c.first)
+	}
+	for _, p := range b.plans() {
+		if want := map[int]string{0: "shop/a", 30: "shop/b"}[p.WindowStart.Minute()]; p.CronJob != want {
+			t.Errorf("%s is run by %s", p.WindowStart, p.CronJob)
+		}
+	}
+	if n := len(b.plans()); n != 5 {
+		t.Errorf("%d windows are planned", n)
+	}
+}
+
 // Windows of an Indexed Job are done when all their indexes are.
 func TestBackfillOfAnIndexedJob(t *testing.T) {
 	b := watchedBook(t)

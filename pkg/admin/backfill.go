@@ -39,8 +39,15 @@ type Backfilled struct {
 //
 // ErrState: the engine knows no CronJob that could run them. ErrPruned: some are older than
 // the pruned history; the text says how many.
-func Backfill(ctx context.Context, db DB, jobName string, windows []time.Time, reprocess Reprocess, who, why string) (b Backfilled, err error) {
-	err = db.QueryRow(ctx, "SELECT planned, done, running, kept FROM onceguard.backfill($1, $2, $3, $4, $5)", jobName, windows, string(reprocess), who, why).
+func Backfill(ctx context.Context, db DB, jobName string, windows []time.Time, reprocess Reprocess, who, why string) (Backfilled, error) {
+	return BackfillBy(ctx, db, jobName, "", windows, reprocess, who, why)
+}
+
+// BackfillBy is Backfill where several CronJobs share the job: Jobs of the one with this UID
+// run the windows, so they must be instants of its schedule. Empty: of the one that the
+// engine has looked at last.
+func BackfillBy(ctx context.Context, db DB, jobName, cronJobUID string, windows []time.Time, reprocess Reprocess, who, why string) (b Backfilled, err error) {
+	err = db.QueryRow(ctx, "SELECT planned, done, running, kept FROM onceguard.backfill($1, $2, $3, $4, $5, nullif($6, ''))", jobName, windows, string(reprocess), who, why, cronJobUID).
 		Scan(&b.Planned, &b.Done, &b.Running, &b.Kept)
 	return b, translate("backfill of "+jobName, err)
 }

@@ -18,7 +18,7 @@ END $$;
 COMMENT ON FUNCTION onceguard.check_windows IS 'Internal: a list of windows.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.backfill(job_name text, windows timestamptz[], reprocess text, who text, why text,
+CREATE FUNCTION onceguard.backfill(job_name text, windows timestamptz[], reprocess text, who text, why text, cron_job_uid text DEFAULT NULL,
     OUT planned int, OUT done int, OUT running int, OUT kept int)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
@@ -40,7 +40,11 @@ BEGIN
     PERFORM onceguard.be_durable();
     PERFORM onceguard.be_brief('5 seconds');
     PERFORM FROM onceguard.job_schedule t WHERE t.job_name = backfill.job_name ORDER BY t.cron_job_uid FOR UPDATE;
-    s := onceguard.planner_of(backfill.job_name);
+    IF backfill.cron_job_uid IS NULL THEN
+        s := onceguard.planner_of(backfill.job_name);
+    ELSE
+        SELECT * INTO s FROM onceguard.job_schedule t WHERE t.job_name = backfill.job_name AND t.cron_job_uid = backfill.cron_job_uid AND t.gone_at IS NULL;
+    END IF;
     IF s.cron_job_uid IS NULL THEN
         RAISE EXCEPTION 'no CronJob of job "%" is known to the windows engine, and nobody else would run what is planned', backfill.job_name
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'The engine must watch its namespace and have the URL of this ledger.';
@@ -90,7 +94,7 @@ BEGIN
     END IF;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.backfill IS 'For the owner: plans due windows to be run, oldest first. reprocess: none, what nobody has run and what was skipped; failed, also what failed, is exhausted or held; completed, also what is completed, with a new generation. Until its Job is made a window stays as it is. Asked again, with the same who and why, it goes on where it was. The answer counts what is planned, done, running, and kept as it is. 55000 no CronJob would run it, OG004 pruned.';
+COMMENT ON FUNCTION onceguard.backfill IS 'For the owner: plans due windows to be run, oldest first. reprocess: none, what nobody has run and what was skipped; failed, also what failed, is exhausted or held; completed, also what is completed, with a new generation. Until its Job is made a window stays as it is. Asked again, with the same who and why, it goes on where it was. cron_job_uid is the CronJob whose Jobs run them, where several share the job. The answer counts what is planned, done, running, and kept as it is. 55000 no CronJob would run it, OG004 pruned.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.cancel_backfill(job_name text, first timestamptz, last timestamptz, who text, why text) RETURNS int
