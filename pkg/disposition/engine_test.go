@@ -243,7 +243,7 @@ func (w *world) makeJob(at time.Time, crash bool) {
 	}
 	j := w.add(at, true)
 	w.madeFor[at.Unix()] = append(w.madeFor[at.Unix()], j)
-	w.promise(len(w.madeFor[at.Unix()]) <= MakeLimit, "%d Jobs were made for %s", len(w.madeFor[at.Unix()]), text(at))
+	w.promise(p.Made <= MakeLimit, "%d Jobs were made for %s", p.Made, text(at))
 	w.counts["catch-up Jobs"]++
 	living := 0
 	for _, j := range w.jobs {

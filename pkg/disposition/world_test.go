@@ -382,6 +382,9 @@ func (w *world) add(due time.Time, catchUp bool) *simJob {
 	if w.faults.jobs && !w.healed && w.chance(0.2) {
 		j.fate = fate(w.rnd.IntN(int(fates)))
 	}
+	if w.faults.jobs && !w.healed && catchUp && w.chance(0.5) {
+		j.fate = []fate{vanishes, neverClaims, fails}[w.rnd.IntN(3)]
+	}
 	w.jobs = append(w.jobs, j)
 	w.had[due.Unix()] = true
 	return j
