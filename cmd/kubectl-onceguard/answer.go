@@ -143,6 +143,9 @@ func (e *explanation) scheduled(f facts) {
 			if e.Answer == notScheduled {
 				e.Answer, e.Means = unknown, "whether it was due cannot be computed"
 			}
+		case !is && !s.Repeats(f.start).IsZero():
+			first := s.Repeats(f.start)
+			e.evidence("%s: the clocks are put back there, and %s repeats the civil time of window %s: under dst=once only that one runs", name, instant(&f.start), instant(&first))
 		case !is:
 			e.evidence("%s: %s is no instant of its schedule %s (nearest: %s and %s)", name, instant(&f.start), zoned(x.Schedule, x.TimeZone), orNone(previous), orNone(next))
 		case f.start.Before(x.Since):
@@ -154,6 +157,9 @@ func (e *explanation) scheduled(f facts) {
 		case x.GoneAt != nil && f.start.After(*x.GoneAt):
 			e.evidence("%s: it was gone by then", name)
 		default:
+			if s.Invented(f.start) {
+				e.evidence("%s: its civil time does not occur that day, since the clocks are put forward: only dst=once has this window, and the engine makes its Job", name)
+			}
 			e.evidence("%s: it is an instant of its schedule %s, which is watched since %s", name, zoned(x.Schedule, x.TimeZone), instant(&x.Since))
 			e.Answer, e.ToDo, e.Command = notJudged, "", ""
 			e.Means = "it was due, and nothing is recorded of it so far; a window is called late from a minute after its instant"

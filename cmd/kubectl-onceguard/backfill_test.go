@@ -282,6 +282,23 @@ func (b *book) engineGate(gate chan struct{}, n int) {
 	}
 }
 
+// What is opened by hand can be left to the engine.
+func TestRerunPointsToTheEngine(t *testing.T) {
+	b := watchedBook(t)
+	b.done(orderSync, hour(1))
+	b.done(orderSync+"@4e1b", hour(2))
+	r := b.run("rerun", orderSync, at(1), "--reason", "prices").ok(t)
+	r.has(t, "Or let the windows engine make it:\n  kubectl onceguard backfill "+orderSync+" --from "+at(1)+" --to "+at(1)+" --reprocess failed --reason TEXT")
+	if r := b.run("rerun", orderSync+"@4e1b", at(2), "--reason", "prices").ok(t); strings.Contains(r.stdout, "backfill") {
+		t.Errorf("a separate run: %s", r.stdout)
+	}
+	b.engine(nil)
+	b.backfill(1, 1, "--reprocess", "failed").ok(t).has(t, "1 failed       to be run", "1 of 1 done")
+	if got := b.generation(1); got != 2 {
+		t.Errorf("generation %d", got)
+	}
+}
+
 func TestBackfillThatFails(t *testing.T) {
 	b := watchedBook(t)
 	b.engine(func(w time.Time) string {

@@ -162,7 +162,7 @@ func (p *program) decide(ctx context.Context, d decision) error {
 			return fmt.Errorf("%w: only a held window can be released", err)
 		}
 		if found.ClosedBefore == nil || !w.Start.Before(*found.ClosedBefore) {
-			err = fmt.Errorf("%w: check WINDOW; one that was never claimed needs no rerun, the first pod that means it runs", err)
+			err = fmt.Errorf("%w: check WINDOW; one that was never claimed needs no rerun, the first pod that means it runs, and kubectl onceguard backfill lets the windows engine make one", err)
 		}
 		return err
 	default:
@@ -203,7 +203,23 @@ func (p *program) decide(ctx context.Context, d decision) error {
 			return fmt.Errorf("%s: it is not known whether the %s was recorded, look with kubectl onceguard show: %w", ledger.name, d.what, err)
 		}
 	}
-	return p.decided(d, after)
+	engine, err := engineRuns(ctx, ledger, w)
+	if err != nil {
+		return needsOwner(err)
+	}
+	return p.decided(d, after, engine)
+}
+
+// engineRuns reports whether the windows engine could make a Job for a window.
+func engineRuns(ctx context.Context, ledger *connection, w window.Window) (bool, error) {
+	all, err := schedulesOf(ctx, ledger, base(w.JobName))
+	if err != nil {
+		return false, err
+	}
+	return !strings.Contains(w.JobName, "@") && slices.ContainsFunc(all, func(x audit.Schedule) bool {
+		_, is, err := dueBy(x, w.Start)
+		return x.GoneAt == nil && err == nil && is
+	}), nil
 }
 
 // newName gives the full name of an index that has no window yet, or with --off-schedule of
@@ -316,7 +332,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func (p *program) decided(d decision, after audit.Story) error {
+func (p *program) decided(d decision, after audit.Story, engine bool) error {
 	x := after.Window
 	last := after.Decisions[len(after.Decisions)-1]
 	old, text := stateBefore(last)
@@ -343,5 +359,9 @@ func (p *program) decided(d decision, after audit.Story) error {
 		fmt.Fprintf(p.stdout, "open, still generation %d: the next attempt works %s.\n", x.Generation, from)
 	}
 	fmt.Fprintln(p.stdout, nextRun(x, old, p.now()))
+	if engine && !d.dryRun {
+		at := instant(&x.WindowStart)
+		fmt.Fprintf(p.stdout, "Or let the windows engine make it:\n  kubectl onceguard backfill %s --from %s --to %s --reprocess failed %s\n", printable(base(x.JobName)), at, at, byOwner)
+	}
 	return nil
 }

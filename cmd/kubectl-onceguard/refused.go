@@ -105,5 +105,5 @@ func (p *program) notFound(job audit.Job, start time.Time, s audit.Story) error 
 	if n := len(s.Decisions); n > 0 {
 		err = fmt.Errorf("%w; decided about it: %s", err, decisionText(s.Decisions[n-1]))
 	}
-	return err
+	return fmt.Errorf("%w; kubectl onceguard explain %s %s says what else is known", err, printable(job.JobName), instant(&start))
 }
