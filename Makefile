@@ -47,7 +47,7 @@ test: test-unit test-cluster ## everything: unit, Postgres and cluster tests
 # Without Postgres the tests that need one are skipped on a laptop and fail where CI is set.
 .PHONY: test-unit
 test-unit: ## unit tests, and those against a private Postgres
-	@test/setup.sh postgres drivers || test -z "$$CI"
+	@test/setup.sh postgres drivers units || test -z "$$CI"
 	go test -race -timeout 30m $(TESTFLAGS) $$(go list ./... | grep -v -e /test/e2e -e /test/demo -e /test/bench)
 	cd test/openapi && go test -race $(TESTFLAGS) ./...
 	go test -run '^TestProve' $(TESTFLAGS) ./pkg/guard # a million histories: the race detector would take ten times as long

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that tests and demo need: test/setup.sh [postgres|drivers|lint|images]…
+# Installs the Debian packages that tests and demo need: test/setup.sh [postgres|drivers|units|lint|images]…
 # Without arguments: postgres. (The test cluster installs its own.) Does nothing where
 # they are there already; where it may not install (no root, no apt-get) it says what
 # is missing and fails.
@@ -27,6 +27,9 @@ for part; do
     need curl curl
     need wget wget
     ;;
+  units)
+    need systemd systemd-analyze
+    ;;
   lint)
     need shellcheck shellcheck
     ;;
@@ -34,7 +37,7 @@ for part; do
     docker info >/dev/null 2>&1 || podman info >/dev/null 2>&1 || need buildah buildah
     ;;
   *)
-    echo "usage: test/setup.sh [postgres|drivers|lint|images]…" >&2
+    echo "usage: test/setup.sh [postgres|drivers|units|lint|images]…" >&2
     exit 2
     ;;
   esac
