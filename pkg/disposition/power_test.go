@@ -94,7 +94,7 @@ var mutants = []struct{ name, file, was, is string }{
 	},
 	{
 		"what kept a window is forgotten when it is gone", "cause.go",
-		"known && unseen(g.Reason) && !unseen(before.Reason) {", "known && false {",
+		"known && unseen(g.Reason) && !unseen(before.Reason) {", "known && unseen(g.Reason) && !unseen(before.Reason) && false {",
 	},
 	{
 		"windows that are caught up are called missed", "judge.go",
