@@ -116,35 +116,6 @@ func TestNewestIsTheLastOfAllInstants(t *testing.T) {
 	})
 }
 
-// Whoever waits for the window before must wait for one that the controller, which goes
-// forward, makes a Job for: on the day after Lord Howe's half hour it makes none for some.
-func TestPreviousIsOneThatGoingForwardFinds(t *testing.T) {
-	for _, spec := range []string{"0-59/30 0 * * *", "0-59/20 0 * * *", "5-59/30 1 * * *", "* 0 * * *", "*/15 * * * *", "15 0 * * 0,1"} {
-		s, err := ParseSchedule(spec, "Australia/Lord_Howe")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, from := range []time.Time{at("2025-04-04T00:00:00Z"), at("2025-10-03T00:00:00Z")} {
-			last := s.Next(from)
-			for range 20 { // what comes first may itself be stepped over
-				last = s.Next(last)
-			}
-			skipped := 0
-			for n := s.Next(last); n.Sub(from) < 5*24*time.Hour; last, n = n, s.Next(n) {
-				if got := s.Previous(n); !got.Equal(last) {
-					t.Fatalf("%s: before %s comes %s, want %s", spec, n, got, last)
-				}
-				if !s.Newest(from, n.Add(-time.Nanosecond)).Equal(last) {
-					skipped++
-				}
-			}
-			if spec == "* 0 * * *" && skipped == 0 {
-				t.Errorf("%s: nothing is stepped over, so this shows nothing", spec)
-			}
-		}
-	}
-}
-
 func TestNewestOverManyYearsIsFast(t *testing.T) {
 	s, err := ParseSchedule("* * * 1-10 *", "Europe/Berlin")
 	if err != nil {
