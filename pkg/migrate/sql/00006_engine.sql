@@ -1,5 +1,8 @@
 -- +goose Up
 -- What the windows engine calls: what it remembers, what it looks at, what it records.
+--
+-- All goes by primary keys. A plan that was made while a table was empty would read the whole
+-- of it for each job once it is full, hence enable_seqscan.
 SET LOCAL lock_timeout = '10s';
 
 -- +goose StatementBegin
@@ -16,7 +19,7 @@ COMMENT ON FUNCTION onceguard.engine_schedules IS 'For the windows engine: what 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_look(asks jsonb)
 RETURNS TABLE (ask int, closed_before timestamptz, upto timestamptz, executions jsonb, plans jsonb)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     most constant int := 20000;  -- executions an answer, and plans
@@ -215,7 +218,7 @@ COMMENT ON FUNCTION onceguard.exhaust IS 'Internal: closes a window that no Job 
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_judge(judgements jsonb) RETURNS int[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     j record;
@@ -253,9 +256,9 @@ BEGIN
             RAISE EXCEPTION 'exhaust: of job "%" % to % must be one window', j.job, g.first, g.last USING ERRCODE = 'invalid_parameter_value';
         END IF;
         SELECT * INTO g FROM jsonb_to_recordset(j.gaps) AS r(first timestamptz, last timestamptz, status text)
-        WHERE r.first < j.judged_before AND (r.last >= j.judged_before OR r.status = 'late') OR r.first < j."from" LIMIT 1;
+        WHERE r.first < j.judged_before AND (r.last >= j.judged_before OR r.status = 'late') OR r.first < greatest(j."from", j.since) LIMIT 1;
         IF FOUND THEN
-            RAISE EXCEPTION 'gaps: of job "%" the one from % to % is not as a whole before or after judged_before %, before from %, or late and final', j.job, g.first, g.last, j.judged_before, j."from"
+            RAISE EXCEPTION 'gaps: of job "%" the one from % to % must be as a whole after from % and since %, and before judged_before % when it is not late, or else after it', j.job, g.first, g.last, j."from", j.since, j.judged_before
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
 
@@ -319,7 +322,7 @@ COMMENT ON FUNCTION onceguard.engine_judge IS 'For the windows engine: records w
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_making(job_name text, window_start timestamptz, cron_job_uid text, job text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     p onceguard.job_plan;
@@ -397,7 +400,7 @@ COMMENT ON FUNCTION onceguard.answer_unplanned IS 'Internal: windows of a CronJo
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_gone(cron_job_uid text) RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     s onceguard.job_schedule;

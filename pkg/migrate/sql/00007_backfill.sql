@@ -20,7 +20,7 @@ COMMENT ON FUNCTION onceguard.check_windows IS 'Internal: a list of windows.';
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.backfill(job_name text, windows timestamptz[], reprocess text, who text, why text, cron_job_uid text DEFAULT NULL,
     OUT planned int, OUT done int, OUT running int, OUT kept int)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     s onceguard.job_schedule;
@@ -98,7 +98,7 @@ COMMENT ON FUNCTION onceguard.backfill IS 'For the owner: plans due windows to b
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.cancel_backfill(job_name text, first timestamptz, last timestamptz, who text, why text) RETURNS int
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     s onceguard.job_schedule;
@@ -150,7 +150,7 @@ COMMENT ON FUNCTION onceguard.cancel_backfill IS 'For the owner: takes back what
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.answers(job_name text, windows timestamptz[])
 RETURNS TABLE (window_start timestamptz, kind text, status text, reason text, rule text, evidence text, planned boolean, cron_job text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     IF session_user <> current_user AND NOT has_table_privilege(session_user, 'onceguard.gaps', 'SELECT') THEN
