@@ -23,7 +23,7 @@ import (
 )
 
 // programs are what scripts call; each is this test binary under another name.
-var programs = map[string]func(){"guard": main, "post": postMain, "code": codeMain, "sidecar-in": sidecarMain}
+var programs = map[string]func(){"guard": main, "post": postMain, "code": codeMain, "sidecar-in": sidecarMain, "guard-at": atMain}
 
 func TestMain(m *testing.M) {
 	if program, ok := programs[filepath.Base(os.Args[0])]; ok {
