@@ -57,13 +57,16 @@ BEGIN
 
     WITH asked AS (
         SELECT DISTINCT x AS w FROM unnest(backfill.windows) x
+    ), before AS MATERIALIZED ( -- this very backfill, asked before
+        SELECT d.window_start, d.last_window, d.decided_at FROM onceguard.job_decision d
+        WHERE d.job_name = backfill.job_name AND d.what = 'backfill' AND d.who = backfill.who AND d.why = backfill.why AND d.reprocess = 'completed'
     ), standing AS ( -- as the least closed of its indexes
         SELECT t.window_start, bool_or(t.alive) AS alive, bool_and(t.closed) AS closed, bool_and(t.status IN ('completed', 'skipped')) AS well,
                bool_or(onceguard.reopens(p.reprocess, t.status)) AS pending,
+               -- What has run since it was asked is not run again.
                bool_or(onceguard.reopens(backfill.reprocess, t.status) AND (t.status <> 'completed' OR NOT EXISTS (
-                   -- Asked again: this very backfill has run it.
-                   SELECT FROM onceguard.job_decision d WHERE d.job_name = t.name AND d.window_start = t.window_start
-                     AND d.what = 'rerun' AND d.who = backfill.who AND d.why = backfill.why))) AS opens
+                   SELECT FROM before b WHERE t.window_start BETWEEN b.window_start AND b.last_window AND b.decided_at <
+                       (SELECT max(a.started_at) FROM onceguard.job_attempt a WHERE a.job_name = t.name AND a.window_start = t.window_start)))) AS opens
         FROM onceguard.stands(backfill.job_name, backfill.windows) t
         LEFT JOIN onceguard.job_plan p ON p.job_name = backfill.job_name AND p.window_start = t.window_start
         GROUP BY 1
