@@ -12,11 +12,14 @@ render() {
 
 {
   cat <<EOF
-# Rendered from charts/onceguard with default values by "make deploy": change the chart.
-#   1. name your two images: in the Deployment image: (the webhook's) and --guard-image=
+# Rendered from charts/onceguard by "make deploy": change the chart. The values are the
+# default ones, and the windows engine's ledger "default" in the Secret ledger-engine.
+#   1. name your two images: in both Deployments image: (the webhook's) and --guard-image=
 #      (the guard's); the ones below are in no public registry
 #   2. migrate the ledger: migrate.yaml, or kubectl onceguard migrate
 #   3. kubectl apply --server-side -f onceguard.yaml
+#   4. the windows engine's login (README, Install 6): its URL as Secret ledger-engine. Without
+#      it windows that nobody runs get no answer; it may come later
 # Undoing it: take the annotation onceguard.dev/guard off every CronJob first, then
 # kubectl delete -f onceguard.yaml. That deletes the policy onceguard-pods as well (helm
 # uninstall keeps it): pods that still ask for the guard run WITHOUT it then.
@@ -27,7 +30,7 @@ metadata:
   labels:
     pod-security.kubernetes.io/enforce: restricted
 EOF
-  render --no-hooks
+  render --no-hooks --set 'engine.ledgers[0].name=default,engine.ledgers[0].secretName=ledger-engine'
 } >"$out/onceguard.yaml"
 
 {

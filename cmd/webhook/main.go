@@ -48,6 +48,7 @@
 //	--url-file FILE           the URL of the ledger's owner; never an argument, never in the log
 //	--grant ROLE=PATTERN      let a role use the jobs that match, like shop_jobs=shop/*; may be repeated
 //	--grant-audit ROLE        let a role read all of the record; may be repeated
+//	--grant-engine ROLE       let a role be the windows engine's; may be repeated
 //	--timeout                 5m for everything
 //
 // Exit codes: 0 done, 1 failed, 2 a wrong command line.

@@ -55,6 +55,7 @@ func TestWrongCommandLinesSayWhatIsAccepted(t *testing.T) {
 		{[]string{"migrate"}, "--url-file is missing"},
 		{[]string{"migrate", "--url-file=x", "--grant=role"}, "ROLE=PATTERN, like shop_jobs=shop/*"},
 		{[]string{"migrate", "--url-file=x", "--timeout=0s"}, "--timeout"},
+		{[]string{"migrate", "--url-file=x", "--grant-engine="}, "give the name of a role"},
 	} {
 		var stderr bytes.Buffer
 		if code := run(t.Context(), c.args, nil, io.Discard, &stderr); code != 2 || !strings.Contains(stderr.String(), c.says) {

@@ -24,6 +24,7 @@ type migration struct {
 	urlFile string
 	grants  []grant
 	audit   []string
+	engine  []string
 	timeout time.Duration
 }
 
@@ -41,13 +42,15 @@ func migrateOptions(args []string) (migration, error) {
 		m.grants = append(m.grants, grant{role, pattern})
 		return nil
 	})
-	flags.Func("grant-audit", "", func(v string) error {
-		if v == "" {
-			return errors.New("give the name of a role")
-		}
-		m.audit = append(m.audit, v)
-		return nil
-	})
+	for name, roles := range map[string]*[]string{"grant-audit": &m.audit, "grant-engine": &m.engine} {
+		flags.Func(name, "", func(v string) error {
+			if v == "" {
+				return errors.New("give the name of a role")
+			}
+			*roles = append(*roles, v)
+			return nil
+		})
+	}
 	if err := flags.Parse(args); err != nil {
 		return m, usageError{err}
 	}
@@ -90,6 +93,12 @@ func runMigrate(ctx context.Context, m migration, stderr io.Writer) error {
 			return fmt.Errorf("--grant-audit %s: %w", role, err)
 		}
 		log.Info("record granted", zap.String("role", role))
+	}
+	for _, role := range m.engine {
+		if err := migrate.GrantEngine(ctx, url, role); err != nil {
+			return fmt.Errorf("--grant-engine %s: %w", role, err)
+		}
+		log.Info("windows engine granted", zap.String("role", role))
 	}
 	return nil
 }

@@ -316,7 +316,7 @@ spec: {restartPolicy: Never, containers: [{name: worker, image: "worker:none", i
 
 // The rules' expressions are checked by the API server against the types it knows.
 func TestPoliciesHaveNoTypeErrors(t *testing.T) {
-	for _, name := range []string{"pods", "cronjobs", "labels", "hints", "self"} {
+	for _, name := range []string{"pods", "cronjobs", "labels", "hints", "self", "engine"} {
 		err := bed.Wait(t.Context(), time.Minute, "policy "+name+" is checked", func(ctx context.Context) (bool, error) {
 			p, err := cluster.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx, bed.Release+"-"+name, metav1.GetOptions{})
 			if err != nil || p.Status.ObservedGeneration != p.Generation {

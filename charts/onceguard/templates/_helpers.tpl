@@ -19,6 +19,21 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "onceguard.engineName" -}}{{ include "onceguard.fullname" . }}-engine{{- end -}}
+
+{{- define "onceguard.engineServiceAccountName" -}}
+{{- if .Values.engine.serviceAccount.create -}}
+{{- .Values.engine.serviceAccount.name | default (include "onceguard.engineName" .) -}}
+{{- else -}}
+{{- required "engine.serviceAccount.name: needed when engine.serviceAccount.create is false" .Values.engine.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Who makes the engine's requests, as the API server names it. */}}
+{{- define "onceguard.engineUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "onceguard.engineServiceAccountName" . }}
+{{- end -}}
+
 {{/* Name of the Secret in which the program keeps its own certificate authority. */}}
 {{- define "onceguard.certSecret" -}}{{ include "onceguard.webhookName" . }}-ca{{- end -}}
 
@@ -27,6 +42,12 @@
 app.kubernetes.io/name: onceguard
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: webhook
+{{- end -}}
+
+{{- define "onceguard.engineSelectorLabels" -}}
+app.kubernetes.io/name: onceguard
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: engine
 {{- end -}}
 
 {{- define "onceguard.labels" -}}
