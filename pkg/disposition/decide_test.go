@@ -144,12 +144,18 @@ func TestDecide(t *testing.T) {
 			j.Reason = Image
 			v.Jobs = []Job{j}
 		}, "gap 10:00 1 missed controller; gap 10:10 1 late image; gap 10:20 1 late controller; judged 10:10; next 10:30"},
-		{"its Job ended without a claim", func(v *View) { v.Jobs = []Job{ended(job("10:20"), "10:22", DeadlineExceeded)} },
-			"gap 10:00-10:10 2 missed controller; gap 10:20 1 missed deadline-exceeded; judged 10:25:01; next 10:31"},
-		{"its Job ended just now", func(v *View) { v.Jobs = []Job{ended(job("10:20"), "10:24:30", DeadlineExceeded)} },
-			"gap 10:00-10:10 2 missed controller; gap 10:20 1 late deadline-exceeded; judged 10:20; next 10:25:30"},
-		{"its Job is gone, since when is not known", func(v *View) { v.CronJob.LastScheduled = at("10:20") },
-			"gap 10:00-10:10 2 missed controller; gap 10:20 1 late job-gone; judged 10:20; next 10:26"},
+		{
+			"its Job ended without a claim", func(v *View) { v.Jobs = []Job{ended(job("10:20"), "10:22", DeadlineExceeded)} },
+			"gap 10:00-10:10 2 missed controller; gap 10:20 1 missed deadline-exceeded; judged 10:25:01; next 10:31",
+		},
+		{
+			"its Job ended just now", func(v *View) { v.Jobs = []Job{ended(job("10:20"), "10:24:30", DeadlineExceeded)} },
+			"gap 10:00-10:10 2 missed controller; gap 10:20 1 late deadline-exceeded; judged 10:20; next 10:25:30",
+		},
+		{
+			"its Job is gone, since when is not known", func(v *View) { v.CronJob.LastScheduled = at("10:20") },
+			"gap 10:00-10:10 2 missed controller; gap 10:20 1 late job-gone; judged 10:20; next 10:26",
+		},
 		{"its Job has been gone for a minute", func(v *View) {
 			v.CronJob.LastScheduled = at("10:20")
 			v.State.Sights = []Sight{{WindowStart: at("10:20"), Reason: Unschedulable, Gone: at("10:24")}}
@@ -165,10 +171,14 @@ func TestDecide(t *testing.T) {
 			v.Jobs = []Job{j}
 		}, "gap 10:00-10:10 2 missed controller; gap 10:20 1 late job-failed; judged 10:20; next 10:25:30"},
 
-		{"startingDeadlineSeconds has passed", func(v *View) { v.CronJob.StartingDeadline = second(30 * time.Second) },
-			"gap 10:00-10:20 3 missed start-deadline; judged 10:25:01; next 10:31"},
-		{"startingDeadlineSeconds is to come", func(v *View) { v.CronJob.StartingDeadline = second(8 * time.Minute) },
-			"gap 10:00-10:10 2 missed start-deadline; gap 10:20 1 late controller; judged 10:20; next 10:29"},
+		{
+			"startingDeadlineSeconds has passed", func(v *View) { v.CronJob.StartingDeadline = second(30 * time.Second) },
+			"gap 10:00-10:20 3 missed start-deadline; judged 10:25:01; next 10:31",
+		},
+		{
+			"startingDeadlineSeconds is to come", func(v *View) { v.CronJob.StartingDeadline = second(8 * time.Minute) },
+			"gap 10:00-10:10 2 missed start-deadline; gap 10:20 1 late controller; judged 10:20; next 10:29",
+		},
 		{"Forbid, and the Job before runs", func(v *View) {
 			v.CronJob.Forbid, v.Executions, v.Jobs = true, []Execution{{WindowStart: at("10:00"), Alive: true, UpdatedAt: at("10:00")}}, []Job{job("10:00")}
 		}, "gap 10:10 1 missed overlap; gap 10:20 1 late overlap; open 10:00; judged 10:20; next 10:31"},
@@ -209,19 +219,27 @@ func TestDecide(t *testing.T) {
 		}, "gap 10:10 1 skipped suspended suspended; gap 10:20 1 late controller; plan 10:00 controller; judged 10:20; next 10:25"},
 
 		{"caught up: all", all, "gap 10:20 1 late controller; plan 10:00 controller; plan 10:10 controller; judged 10:20; next 10:25"},
-		{"caught up: the newest two", func(v *View) { all(v); v.CronJob.Settings.CatchUpLimit = 2 },
-			"gap 10:00 1 missed controller limit; gap 10:20 1 late controller; plan 10:10 controller; judged 10:20; next 10:25"},
-		{"caught up: no older than 20 minutes", func(v *View) { all(v); v.CronJob.Settings.CatchUpAge = contract.Duration(20 * time.Minute) },
-			"gap 10:00 1 missed controller age; gap 10:20 1 late controller; plan 10:10 controller; judged 10:20; next 10:25"},
+		{
+			"caught up: the newest two", func(v *View) { all(v); v.CronJob.Settings.CatchUpLimit = 2 },
+			"gap 10:00 1 missed controller limit; gap 10:20 1 late controller; plan 10:10 controller; judged 10:20; next 10:25",
+		},
+		{
+			"caught up: no older than 20 minutes", func(v *View) { all(v); v.CronJob.Settings.CatchUpAge = contract.Duration(20 * time.Minute) },
+			"gap 10:00 1 missed controller age; gap 10:20 1 late controller; plan 10:10 controller; judged 10:20; next 10:25",
+		},
 		{"caught up: latest", func(v *View) {
 			all(v)
 			v.CronJob.Settings.CatchUp, v.Jobs = contract.CatchUpLatest, []Job{ended(job("10:20"), "10:22", JobFailed)}
 		}, "gap 10:00-10:10 2 skipped superseded latest; plan 10:20 job-failed; judged 10:25:01; next 10:25"},
-		{"a name without room", func(v *View) { all(v); v.CronJob.Settings.CronJob = strings.Repeat("x", 54) },
-			"gap 10:00-10:10 2 missed controller no-job-name; gap 10:20 1 late controller; judged 10:20; next 10:31"},
+		{
+			"a name without room", func(v *View) { all(v); v.CronJob.Settings.CronJob = strings.Repeat("x", 54) },
+			"gap 10:00-10:10 2 missed controller no-job-name; gap 10:20 1 late controller; judged 10:20; next 10:31",
+		},
 
-		{"planned already", func(v *View) { all(v); v.Plans = []Plan{planned("10:00", Controller), planned("10:10", Controller)} },
-			"gap 10:20 1 late controller; make 10:00; open 10:00; judged 10:20; next 10:26"},
+		{
+			"planned already", func(v *View) { all(v); v.Plans = []Plan{planned("10:00", Controller), planned("10:10", Controller)} },
+			"gap 10:20 1 late controller; make 10:00; open 10:00; judged 10:20; next 10:26",
+		},
 		{"two at a time", func(v *View) {
 			all(v)
 			v.CronJob.Settings.CatchUpParallel = 2

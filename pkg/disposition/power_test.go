@@ -29,8 +29,8 @@ var mutants = []struct{ name, file, was, is string }{
 		"d.from = latest(v.State.JudgedBefore, d.settings.Since, v.ClosedBefore)", "d.from = latest(v.State.JudgedBefore, v.ClosedBefore)",
 	},
 	{
-		"what is planned is planned again", "judge.go",
-		"if planned && p.By == \"\" {", "if false {",
+		"what a person has planned is planned again", "judge.go",
+		"if how == wanted && planned {", "if how == wanted && planned && p.By == \"\" {",
 	},
 	{
 		"a window that ran may be called missed", "judge.go",
