@@ -21,7 +21,8 @@ type one struct {
 	news     map[types.UID]bool
 	decision disposition.Decision
 	plans    []disposition.Plan
-	more     bool // the ledger had more to say than one look takes
+	before   []disposition.Gap // what was recorded before the decision
+	more     bool              // the ledger had more to say than one look takes
 }
 
 // look takes the CronJobs of a batch all the way: what the ledger knows, what the cluster
@@ -140,6 +141,7 @@ func (w *worker) goneFor(ctx context.Context, s *subject) error {
 
 // decide fills the decision of one CronJob. The error is about the API server.
 func (w *worker) decide(ctx context.Context, o *one, known gaps.Seen, now time.Time) error {
+	o.before = o.gaps
 	o.plans, o.more = known.Plans, known.Upto.Before(now) && known.Upto.After(o.state.JudgedBefore)
 	v := disposition.View{
 		Now: now, CronJob: o.c.CronJob, State: o.state, ClosedBefore: known.ClosedBefore, Upto: earliest(known.Upto, now),
@@ -282,10 +284,11 @@ func sameGaps(a, b []disposition.Gap) bool {
 // next is when to look again.
 func (o *one) next(now time.Time) time.Time {
 	next := now.Add(sign)
-	for _, at := range []time.Time{o.decision.Next, o.making.after} {
-		if !at.IsZero() && at.Before(next) {
-			next = at
-		}
+	if at := o.decision.Next; !at.IsZero() {
+		next = earliest(next, at)
+	}
+	if at := o.making.after; at.After(now) {
+		next = earliest(next, at)
 	}
 	if o.more {
 		return now

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,6 +25,8 @@ const (
 	// firstRefusal and longestRefusal are between tries at a Job that is refused.
 	firstRefusal   = 30 * time.Second
 	longestRefusal = 10 * time.Minute
+	// unsettled is how long the watch is given to bring what was found changed.
+	unsettled = 10 * time.Second
 )
 
 // making is how the last try at a Job ended.
@@ -36,7 +39,9 @@ type making struct {
 // make makes the Jobs that were decided upon. The error is about the ledger.
 func (w *worker) make(ctx context.Context, o *one) error {
 	if len(o.decision.Make) == 0 {
-		o.making = making{}
+		if len(o.decision.Plans) == 0 && !slices.ContainsFunc(o.plans, o.mine) {
+			o.making = making{}
+		}
 		return nil
 	}
 	if w.engine.Now().Before(o.making.after) {
@@ -85,12 +90,12 @@ func makingOf(ctx context.Context, db gaps.DB, jobName string, at time.Time, uid
 
 // refuse backs off; nil means that the CronJob is not as it was, and is looked at again.
 func (w *worker) refuse(o *one, err error) {
-	o.making.pause = min(max(2*o.making.pause, firstRefusal), longestRefusal)
-	o.making.after = w.engine.Now().Add(o.making.pause)
 	if err == nil || apierrors.IsNotFound(err) {
-		o.making.after = w.engine.Now().Add(settle)
+		o.making.after = w.engine.Now().Add(unsettled)
 		return
 	}
+	o.making.pause = min(max(2*o.making.pause, firstRefusal), longestRefusal)
+	o.making.after = w.engine.Now().Add(o.making.pause)
 	text := shorten("its Jobs for missed windows cannot be made: " + err.Error())
 	if text != o.making.refused {
 		w.log.Warn("a Job cannot be made; trying again", zap.String("cronjob", o.c.text()), zap.Duration("pause", o.making.pause), zap.Error(err))

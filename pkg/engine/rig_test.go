@@ -303,6 +303,9 @@ func (r *rig) done(jobName string, at time.Duration) {
 	if err := r.guards.Complete(r.t.Context(), a, claim.Completion{}); err != nil {
 		r.t.Fatal(err)
 	}
+	if _, err := r.guards.Release(r.t.Context(), a, claim.End{Outcome: claim.OutcomeCompleted}); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 func (r *rig) claimed(jobName string, at time.Duration) claim.Attempt {

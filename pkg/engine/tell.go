@@ -36,10 +36,7 @@ type told struct {
 // of them. What cannot be told is logged and forgotten, the record has it.
 func (w *worker) tell(ctx context.Context, o *one) {
 	now := w.engine.Now()
-	for _, g := range o.decision.Gaps {
-		if g.Status != disposition.Missed {
-			continue
-		}
+	for _, g := range news(o.decision.Gaps, o.before) {
 		if o.told.missed.Windows == 0 {
 			o.told.missed = g
 			continue
@@ -74,11 +71,30 @@ func (w *worker) tell(ctx context.Context, o *one) {
 	}
 }
 
-func (w *worker) event(ctx context.Context, o *one, kind, reason, message, news string) {
+// news gives of the missed windows those that were not known as missed before: while an
+// older window is waited for, the newer ones are decided at each look.
+func news(gaps, before []disposition.Gap) (out []disposition.Gap) {
+	for _, g := range gaps {
+		if g.Status != disposition.Missed {
+			continue
+		}
+		for _, h := range before {
+			if h.Status == disposition.Missed && !g.First.Before(h.First) && !g.First.After(h.Last) {
+				g.First, g.Windows = h.Last.Add(time.Second), g.Windows-h.Windows
+			}
+		}
+		if g.Windows > 0 && !g.Last.Before(g.First) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+func (w *worker) event(ctx context.Context, o *one, kind, reason, message, which string) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	w.engine.Counters.Writes.Add(1)
-	err := kube.Event(ctx, w.engine.Clients.Typed, w.log, o.c.reference(), reason, kind, message, string(o.uid)+news, w.engine.Now())
+	err := kube.Event(ctx, w.engine.Clients.Typed, w.log, o.c.reference(), reason, kind, message, string(o.uid)+which, w.engine.Now())
 	if err != nil {
 		w.log.Warn("Event not written", zap.String("cronjob", o.c.text()), zap.String("reason", reason), zap.Error(err))
 	}
