@@ -123,6 +123,7 @@ var filled = map[string][]any{
 	"completionMode":          {"NonIndexed"},
 	"backoffLimit":            {json.Number("6"), json.Number("2147483647")},
 	"podReplacementPolicy":    {"TerminatingOrFailed", "Failed"},
+	"manualSelector":          {false},
 	"suspend":                 nil,
 	"ttlSecondsAfterFinished": nil,
 }

@@ -33,7 +33,7 @@ const (
 	caughtUpJob = `{"kind":"Job","metadata":{"name":"sync-r29146200","labels":{"team":"books","onceguard.dev/guard":"enabled","onceguard.dev/catch-up":"enabled"},` +
 		`"annotations":{"onceguard.dev/config":"{}","batch.kubernetes.io/cronjob-scheduled-timestamp":"2025-06-01T10:00:00Z"},` +
 		`"ownerReferences":[{"apiVersion":"batch/v1","kind":"CronJob","name":"sync","uid":"u1","controller":false}]},` +
-		`"spec":{"parallelism":1,"completions":1,"backoffLimit":6,"completionMode":"NonIndexed","suspend":false,"podReplacementPolicy":"TerminatingOrFailed","ttlSecondsAfterFinished":86400,` +
+		`"spec":{"parallelism":1,"completions":1,"backoffLimit":6,"completionMode":"NonIndexed","manualSelector":false,"suspend":false,"podReplacementPolicy":"TerminatingOrFailed","ttlSecondsAfterFinished":86400,` +
 		`"activeDeadlineSeconds":60,"template":{"metadata":{"labels":{"onceguard.dev/guard":"enabled"}},` +
 		`"spec":{"restartPolicy":"Never","serviceAccountName":"sync","containers":[{"name":"main","image":"busybox","command":["work"],"resources":{}}],"volumes":[{"name":"tmp","emptyDir":{}}]}}}}`
 )
@@ -63,7 +63,7 @@ func TestJobsOfTheWindowsEngine(t *testing.T) {
 		{name: "a pod label", job: `"metadata":{"labels":{"onceguard.dev/guard":"enabled"}}`, is: `"metadata":{"labels":{"onceguard.dev/guard":"enabled","x":"y"}}`, code: 403, says: "spec.template"},
 		{name: "more pods", job: `"parallelism":1`, is: `"parallelism":50`, code: 403, says: "spec.parallelism"},
 		{name: "more retries", job: `"backoffLimit":6`, is: `"backoffLimit":60`, code: 403, says: "spec.backoffLimit"},
-		{name: "pods of others", job: `"parallelism":1`, is: `"parallelism":1,"manualSelector":true`, code: 403, says: "spec.manualSelector"},
+		{name: "pods of others", job: `"manualSelector":false`, is: `"manualSelector":true`, code: 403, says: "spec.manualSelector"},
 		{name: "a new field of Jobs", job: `"parallelism":1`, is: `"parallelism":1,"power":"all"`, code: 403, says: "spec.power"},
 		{name: "without the deadline", job: `"activeDeadlineSeconds":60,`, is: ``, code: 403, says: "spec.activeDeadlineSeconds"},
 		{name: "another time to live", cronJob: `"activeDeadlineSeconds":60`, cronIs: `"activeDeadlineSeconds":60,"ttlSecondsAfterFinished":60`, code: 403, says: "spec.ttlSecondsAfterFinished"},
