@@ -42,6 +42,7 @@ type owned struct {
 // world is a ledger with tenants.
 type world struct {
 	t       *testing.T
+	owner   string // the owner's URL
 	super   *pgx.Conn
 	tenants []tenant
 	calls   []call
@@ -60,7 +61,7 @@ func newWorld(t *testing.T, tenants int) *world {
 	if _, _, err := migrate.Up(ctx, owner, zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, super: connect(t, postgres.Shared(t).SocketURL(database(owner)))}
+	w := &world{t: t, owner: owner, super: connect(t, postgres.Shared(t).SocketURL(database(owner)))}
 	w.calls = w.functions()
 	theirs := ledger.New(func(context.Context) (string, error) { return owner, nil }, zap.NewNop())
 	t.Cleanup(func() { theirs.Close(context.Background()) })
@@ -253,15 +254,25 @@ func TestProveRights(t *testing.T) {
 // withoutGrants takes the check away.
 func (w *world) withoutGrants() {
 	w.t.Helper()
-	const was, is = "IF session_user <> current_user AND", "IF false AND"
+	w.alter("check_call", "IF session_user <> current_user AND", "IF false AND")
+}
+
+// alter changes one place of a function.
+func (w *world) alter(function, was, is string) {
+	w.t.Helper()
 	var old string
-	if err := w.super.QueryRow(w.t.Context(), "SELECT pg_get_functiondef('onceguard.check_call'::regproc)").Scan(&old); err != nil {
+	if err := w.super.QueryRow(w.t.Context(), "SELECT pg_get_functiondef(('onceguard.' || $1)::regproc)", function).Scan(&old); err != nil {
 		w.t.Fatal(err)
 	}
 	if strings.Count(old, was) != 1 {
-		w.t.Fatalf("check_call does not have %q once; say what has to be changed now", was)
+		w.t.Fatalf("%s does not have %q once; say what has to be changed now", function, was)
 	}
-	if _, err := w.super.Exec(w.t.Context(), strings.Replace(old, was, is, 1)); err != nil {
+	w.exec(strings.Replace(old, was, is, 1))
+}
+
+func (w *world) exec(sql string) {
+	w.t.Helper()
+	if _, err := w.super.Exec(w.t.Context(), sql); err != nil {
 		w.t.Fatal(err)
 	}
 }
