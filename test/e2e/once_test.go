@@ -236,6 +236,8 @@ func TestManualJobs(t *testing.T) {
 			w.booked(t, 10, 1)
 		}
 		w.event(t, "Job", job, "WindowSkipped", "completed")
+		w.event(t, "Job", job, "WindowSkipped", "Job "+job+" was made by hand and means window "+w.ns+"/"+cj.Name)
+		w.logs(t, w.onlyPod(t, job).Name, "worker", "Job "+job+" was made by hand and means window "+w.ns+"/"+cj.Name)
 	})
 	t.Run("separate", func(t *testing.T) {
 		t.Parallel()
