@@ -85,12 +85,15 @@ func TestCostDoesNotGrowWithTheHistory(t *testing.T) {
 		"recent failures": func() int {
 			return pages(t, c, windowsSQL, "", "", []string{"failed", "lease ended"}, (24 * time.Hour).Seconds(), nil, "", 6)
 		},
-		"one window":    func() int { return pages(t, c, oneSQL, job, window) },
-		"its attempts":  func() int { return pages(t, c, attemptsSQL, job, window, 10) },
-		"its skips":     func() int { return pages(t, c, skipsSQL, job, window, 10) },
-		"its decisions": func() int { return pages(t, c, decisionsSQL, job, window, 10, job) },
-		"jobs":          func() int { return pages(t, c, jobsSQL, "", "", 100) },
-		"a job by SQL":  func() int { return pages(t, c, "SELECT * FROM onceguard.jobs WHERE job_name = $1", job) },
+		"one window":     func() int { return pages(t, c, oneSQL, job, window) },
+		"its attempts":   func() int { return pages(t, c, attemptsSQL, job, window, 10) },
+		"its skips":      func() int { return pages(t, c, skipsSQL, job, window, 10) },
+		"its decisions":  func() int { return pages(t, c, decisionsSQL, job, window, 10, job) },
+		"how one stands": func() int { return pages(t, c, standingsSQL, job, []time.Time{window}) },
+		"its gaps":       func() int { return pages(t, c, coverSQL, job, window, 10) },
+		"planned ones":   func() int { return pages(t, c, unclaimedSQL, "", "", 0.0, 6) },
+		"jobs":           func() int { return pages(t, c, jobsSQL, "", "", 100) },
+		"a job by SQL":   func() int { return pages(t, c, "SELECT * FROM onceguard.jobs WHERE job_name = $1", job) },
 		"the latest ones": func() int {
 			return pages(t, c, "SELECT * FROM onceguard.windows WHERE job_name = $1 ORDER BY window_start DESC LIMIT 5", job)
 		},

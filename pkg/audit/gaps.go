@@ -78,7 +78,7 @@ func Opens(reprocess string, state State) bool {
 		return reprocess == "completed" || reprocess == "failed"
 	case Skipped:
 		return reprocess != ""
-	case Running, Failed, LeaseEnded:
+	case Running, Failed, LeaseEnded, Planned:
 	}
 	return true // it is not closed
 }
