@@ -111,6 +111,7 @@ func runPlanned(ctx context.Context, conn *pgx.Conn, job, uid string, w time.Tim
 
 // watched is a ledger with the CronJob shop/order-sync, every hour, guarded since hour 0.
 func watchedBook(t *testing.T) *book {
+	t.Helper()
 	b := newBook(t)
 	b.watch(orderSync, "shop/order-sync", "0 * * * *", "Asia/Shanghai", hour(0))
 	return b
@@ -170,8 +171,9 @@ func TestBackfill(t *testing.T) {
 	b.run("explain", orderSync, at(2)).ok(t).flat().has(t, "Answer planned", "planned by ann: TICKET-19", "recorded ", "missed, no Job was made for it", "--cancel")
 
 	// The same command goes on, and shows how far it comes.
+	b.backfill(1, 5, "--detach").ok(t).has(t, "4 planned      planned already")
 	stop := b.engine(nil)
-	b.backfill(1, 5).ok(t).has(t, "4 planned      planned already", "5 of 5 done, 0 running, 0 planned, 0 failed\n")
+	b.backfill(1, 5).ok(t).has(t, "5 of 5 done, 0 running, 0 planned, 0 failed\n")
 	stop()
 	if got := b.now(1, 5); got != "done done done done done" {
 		t.Error(got)

@@ -50,6 +50,7 @@ func (b *book) planFor(job string, w time.Time, reason disposition.Reason, made 
 // gapped has of shop/order-sync hours 1 to 5 missed, 6 skipped, 8 and 9 late, 7 planned;
 // of bank/interest nothing.
 func gapped(t *testing.T) *book {
+	t.Helper()
 	b := newBook(t)
 	b.watch(orderSync, "shop/order-sync", "0 * * * *", "Asia/Shanghai", hour(0))
 	b.gap(orderSync, "shop/order-sync", hour(1), hour(5), 5, disposition.Missed, disposition.Suspended, disposition.WhileAway, "it was suspended from 2020-05-04T00:30:00Z to 2020-05-04T05:30:00Z")

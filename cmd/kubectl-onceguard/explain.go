@@ -168,7 +168,7 @@ func (p *program) explanationTable(e explanation) error {
 		if i == 0 {
 			head = "Evidence"
 		}
-		row(head, text)
+		b.WriteString(folded(fmt.Sprintf("%-10s- ", head), text))
 	}
 	row("To do", e.ToDo)
 	if e.Command != "" { // in one line, to be copied

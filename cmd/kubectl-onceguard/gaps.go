@@ -170,10 +170,16 @@ func readDues(ctx context.Context, ledger *connection, f audit.GapFilter) (d due
 	return d, nil
 }
 
+// scheduleOfGap is the schedule that a range was due by, if its instants can be known.
+func scheduleOfGap(g audit.Gap) (window.Schedule, bool) {
+	s, err := window.ParseSchedule(g.Schedule, g.TimeZone)
+	return s, err == nil && s.Known()
+}
+
 // snapped moves the ends of a range that was cut to windows: a cut leaves instants between.
 func snapped(g audit.Gap) audit.Gap {
-	s, err := window.ParseSchedule(g.Schedule, g.TimeZone)
-	if err != nil || !s.Known() {
+	s, known := scheduleOfGap(g)
+	if !known {
 		return g
 	}
 	first, last := s.Next(g.FirstWindow.Add(-time.Nanosecond)), s.Newest(g.FirstWindow, g.LastWindow)
@@ -196,8 +202,8 @@ const maxTaken = 10_000
 // have another answer. Ranges that were recorded by a schedule that cannot be computed stay
 // as they are.
 func unanswered(ctx context.Context, ledger *connection, g audit.Gap) (audit.Gap, error) {
-	s, err := window.ParseSchedule(g.Schedule, g.TimeZone)
-	if err != nil || !s.Known() || g.Taken == 0 || g.Taken > maxTaken {
+	s, known := scheduleOfGap(g)
+	if !known || g.Taken == 0 || g.Taken > maxTaken {
 		return g, nil
 	}
 	taken, err := audit.Taken(ctx, ledger, g.JobName, g.FirstWindow, g.LastWindow, maxTaken)
