@@ -18,7 +18,7 @@ import (
 
 const (
 	// SchemaVersion is the version of the functions that this program was written for.
-	SchemaVersion = 4
+	SchemaVersion = 7
 	// callTimeout bounds a call whose context has no earlier deadline.
 	callTimeout = 10 * time.Second
 	// idleCheck is how long a connection may rest before it is looked at again.

@@ -463,12 +463,6 @@ END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.revoke_engine IS 'For the owner: the login is the windows engine''s no more; false when it was not. It can still read the views.';
 
--- +goose StatementBegin
-CREATE FUNCTION onceguard.schema_version(OUT version int, OUT min_compatible int)
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 4, 4 $$;
--- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.schema_version IS 'The version of these functions, and the oldest version whose programs they still serve. Each migration replaces this function.';
-
 REVOKE ALL ON ALL TABLES IN SCHEMA onceguard FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;
 SELECT onceguard.seal(fresh => true);

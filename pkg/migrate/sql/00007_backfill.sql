@@ -191,5 +191,11 @@ END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.answers IS 'For the owner and readers: what became of each of these windows, one row each. kind is execution, plan, gap, pruned, or none: nobody has answered for it. An execution goes before a plan, and a plan before a gap. Of an Indexed Job the index that is least closed answers.';
 
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.schema_version(OUT version int, OUT min_compatible int)
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 7, 7 $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.schema_version IS 'The version of these functions, and the oldest version whose programs they still serve. Each migration replaces this function.';
+
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA onceguard FROM PUBLIC;
 SELECT onceguard.seal(fresh => true);
