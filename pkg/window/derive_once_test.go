@@ -16,7 +16,9 @@ func TestDeriveOnce(t *testing.T) {
 		s.Schedule, s.TimeZone, s.DST, s.Since = "30 2 * * *", "Europe/Berlin", contract.DSTOnce, at("2025-01-01T00:00:00Z")
 	}
 	kubernetes := func(s *contract.Settings) { s.DST = "" }
-	name := func(start time.Time, r string) string { return strings.Replace(CatchUpName("sync", start), "-r", "-"+r, 1) }
+	name := func(start time.Time, r string) string {
+		return strings.Replace(CatchUpName("sync", start), "-r", "-"+r, 1)
+	}
 	scheduled := func(text string) Job {
 		return Job{Name: name(at(text), ""), Annotations: map[string]string{stamp: text}}
 	}
