@@ -64,14 +64,15 @@ func (w *world) run(j *simJob) {
 	if j.Ended || w.now.Before(j.start) {
 		return
 	}
-	switch {
-	case j.fate == vanishes:
+	if j.fate == vanishes {
 		w.delete(j)
 		return
-	case j.fate == hangs:
+	}
+	if j.fate == hangs {
 		j.Reason, j.Evidence = Unschedulable, "0/3 nodes are available"
 		return
-	case j.fate == neverClaims:
+	}
+	if j.fate == neverClaims {
 		j.Reason, j.Evidence = Image, "ErrImagePull"
 		if w.now.After(j.end) {
 			w.ended(j, false)
