@@ -17,13 +17,13 @@ import (
 	"github.com/onceguard/onceguard/pkg/kube"
 )
 
-// The terms of the Lease. Whoever stops gives it back; after a crash another engine leads
-// within leaseTime.
-const (
-	leaseTime = time.Minute
-	renewTime = 40 * time.Second
-	retryTime = 10 * time.Second
-)
+// leaseTerms are how long the Lease lasts without a word, how long the leader tries to renew
+// it, and how often everybody tries.
+type leaseTerms struct{ lasts, renew, retry time.Duration }
+
+// patient terms: whoever stops gives the Lease back, and after a crash another engine leads
+// within a minute. Nothing is lost meanwhile.
+var patient = leaseTerms{time.Minute, 40 * time.Second, 10 * time.Second}
 
 // Engine gives windows their answers. Set the fields, then call Run once.
 type Engine struct {
@@ -40,6 +40,7 @@ type Engine struct {
 
 	Counters Counters
 
+	terms   *leaseTerms // nil: patient
 	cluster *cluster
 	state   atomic.Int32
 	blind   sync.Once
@@ -87,6 +88,10 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // term waits for the Lease and leads while it is held.
 func (e *Engine) term(ctx context.Context) error {
+	terms := patient
+	if e.terms != nil {
+		terms = *e.terms
+	}
 	// The elector goes on until everything has stopped, so that nobody else begins before.
 	election, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -96,7 +101,7 @@ func (e *Engine) term(ctx context.Context) error {
 			LeaseMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Lease}, Client: e.Clients.Typed.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: e.Identity},
 		},
-		LeaseDuration: leaseTime, RenewDeadline: renewTime, RetryPeriod: retryTime, ReleaseOnCancel: true, Name: e.Lease,
+		LeaseDuration: terms.lasts, RenewDeadline: terms.renew, RetryPeriod: terms.retry, ReleaseOnCancel: true, Name: e.Lease,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(held context.Context) { leading <- held },
 			OnStoppedLeading: func() {},

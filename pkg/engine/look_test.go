@@ -76,7 +76,10 @@ func TestWhatNobodyRanIsMissedInOneRangeAndToldOnce(t *testing.T) {
 
 func TestALateJobClearsTheAlarm(t *testing.T) {
 	r := newRig(t)
-	c := r.cronJob("sync", 0, func(s *contract.Settings, _ *batchv1.CronJob) { s.Schedule = "@hourly"; s.Since = s.Since.Truncate(time.Hour) })
+	c := r.cronJob("sync", 0, func(s *contract.Settings, _ *batchv1.CronJob) {
+		s.Schedule = "@hourly"
+		s.Since = s.Since.Truncate(time.Hour)
+	})
 	hour := r.minute.Truncate(time.Hour).Sub(r.minute)
 	r.done("shop/sync", hour)
 	r.byHand()

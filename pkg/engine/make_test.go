@@ -283,7 +283,10 @@ func TestJobsThatVanish(t *testing.T) {
 func TestWhatAPersonPlansIsHeardSoon(t *testing.T) {
 	r := newRig(t)
 	r.asServer()
-	c := r.cronJob("sync", 0, func(s *contract.Settings, _ *batchv1.CronJob) { s.Schedule = "0 0 1 1 *"; s.Since = s.Since.AddDate(-3, 0, 0) })
+	c := r.cronJob("sync", 0, func(s *contract.Settings, _ *batchv1.CronJob) {
+		s.Schedule = "0 0 1 1 *"
+		s.Since = s.Since.AddDate(-3, 0, 0)
+	})
 	newYear := time.Date(r.minute.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
 	for y := range 4 {
 		if at := newYear.AddDate(-y, 0, 0); !at.Before(r.minute.AddDate(-3, 0, 0)) {

@@ -71,12 +71,7 @@ func newRig(t testing.TB) *rig {
 	if err := migrate.GrantEngine(t.Context(), ownerURL, role); err != nil {
 		t.Fatal(err)
 	}
-	owner, err := pgx.Connect(t.Context(), ownerURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = owner.Close(context.Background()) })
-	r := &rig{t: t, clock: &clock{}, owner: owner, dir: t.TempDir(), client: fake.NewClientset()}
+	r := &rig{t: t, clock: &clock{}, owner: connect(t, ownerURL), dir: t.TempDir(), client: fake.NewClientset()}
 	r.minute = time.Now().UTC().Truncate(time.Minute)
 	r.clock.at = r.minute
 	r.register("default", url)
@@ -89,6 +84,16 @@ func newRig(t testing.TB) *rig {
 	t.Cleanup(func() { r.guards.Close(context.Background()) })
 	r.engine = r.another()
 	return r
+}
+
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
 }
 
 // another is one more engine on the same cluster and ledgers.
