@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -212,6 +213,14 @@ func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	wants("granted", role, functions)
+	judge, _ := postgres.Login(t, owner)
+	const judging = "engine_gone EXECUTE,engine_judge EXECUTE,engine_look EXECUTE,engine_making EXECUTE,engine_schedules EXECUTE"
+	if err := migrate.GrantEngine(ctx, owner, judge); err != nil {
+		t.Fatal(err)
+	}
+	engines := strings.Split(views+","+judging, ",")
+	slices.Sort(engines)
+	wants("granted", judge, strings.Join(engines, ","))
 
 	for _, again := range []struct {
 		when string
@@ -235,10 +244,17 @@ func TestDefaultPrivilegesDoNotOpenTheLedger(t *testing.T) {
 		}
 		again.seal()
 		wants(again.when, reader, views)
+		wants(again.when, judge, strings.Join(engines, ","))
 		// Reading is the owner's to give, and to take.
 		must("REVOKE SELECT ON onceguard.attempts, onceguard.decisions, onceguard.jobs, onceguard.skips, onceguard.windows, onceguard.gaps, onceguard.plans, onceguard.schedules FROM " + role + " CASCADE")
 		must("REVOKE EXECUTE ON FUNCTION onceguard.answers FROM " + role + " CASCADE")
 		wants(again.when, role, functions)
+	}
+	for range 2 { // the second time there is nothing to take
+		if err := migrate.RevokeEngine(ctx, owner, judge); err != nil {
+			t.Fatal(err)
+		}
+		wants("the engine no more", judge, views)
 	}
 	if _, err := connect(t, readerURL).Exec(ctx, "SELECT * FROM onceguard.windows"); err != nil {
 		t.Error(err)

@@ -53,7 +53,7 @@ BEGIN
         SELECT min(x.window_start) AS cut FROM unnest(l.names) n CROSS JOIN LATERAL (
             SELECT t.window_start FROM onceguard.job_execution t
             WHERE t.job_name = n AND t.window_start >= r."from" AND t.window_start <= r.upto
-            ORDER BY t.window_start OFFSET most / cardinality(l.names) LIMIT 1) x) k
+            ORDER BY t.window_start OFFSET greatest(1, most / cardinality(l.names)) LIMIT 1) x) k
     CROSS JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_object('WindowStart', y.window_start, 'Closed', y.closed, 'Alive', y.alive, 'Failed', NOT y.closed AND NOT y.alive, 'UpdatedAt', y.updated_at)
             ORDER BY y.window_start) AS executions
