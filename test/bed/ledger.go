@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,14 +19,16 @@ import (
 	"github.com/onceguard/onceguard/test/postgres"
 )
 
-// Ledger is a fresh database with the ledger's schema, its owner, and a role that
-// may claim the windows of one namespace.
+// Ledger is a fresh database with the ledger's schema, its owner, a role that may claim
+// the windows of one namespace, and one that may judge them.
 type Ledger struct {
 	Namespace string
-	// OwnerURL and GuardURL are the connection URLs of the two roles. The owner is not
-	// a superuser.
-	OwnerURL, GuardURL string
-	GuardRole          string
+	// Name is the one by which CronJobs choose it.
+	Name string
+	// OwnerURL, GuardURL and EngineURL are the connection URLs of the three roles. The
+	// owner is not a superuser.
+	OwnerURL, GuardURL, EngineURL string
+	GuardRole, EngineRole         string
 	// DB is a pool of the owner, Admin one of the superuser, who sees what others do.
 	DB, Admin *pgxpool.Pool
 }
@@ -40,14 +43,14 @@ func (l *Ledger) Close() {
 // by the chart's hook.
 func NewLedger(ctx context.Context, server *postgres.Server, namespace string) (*Ledger, error) {
 	suffix := random(4)
-	owner, guard := "owner_"+suffix, "guard_"+suffix
-	l := &Ledger{Namespace: namespace, GuardRole: guard}
+	owner, guard, engine := "owner_"+suffix, "guard_"+suffix, "engine_"+suffix
+	l := &Ledger{Namespace: namespace, Name: contract.DefaultLedger, GuardRole: guard, EngineRole: engine}
 	admin, err := pgx.Connect(ctx, server.SocketURL("postgres"))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = admin.Close(ctx) }()
-	for role, to := range map[string]*string{owner: &l.OwnerURL, guard: &l.GuardURL} {
+	for role, to := range map[string]*string{owner: &l.OwnerURL, guard: &l.GuardURL, engine: &l.EngineURL} {
 		password := random(12)
 		if _, err := admin.Exec(ctx, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", role, password)); err != nil {
 			return nil, err
@@ -76,9 +79,13 @@ func (l *Ledger) Runs(ctx context.Context, words string) (yes bool, err error) {
 	return yes, err
 }
 
-// Migrate makes the schema and grants the namespace's jobs to the guard's role.
+// Migrate makes the schema, grants the namespace's jobs to the guard's role, and their
+// windows to the engine's.
 func (l *Ledger) Migrate(ctx context.Context) error {
 	if _, _, err := migrate.Up(ctx, l.OwnerURL, zap.NewNop()); err != nil {
+		return err
+	}
+	if err := migrate.GrantEngine(ctx, l.OwnerURL, l.EngineRole); err != nil {
 		return err
 	}
 	return migrate.GrantJob(ctx, l.OwnerURL, l.GuardRole, l.Namespace+"/*")
@@ -104,9 +111,23 @@ func (b *Bed) Secret(ctx context.Context, namespace, name, key, value string) er
 	return err
 }
 
-// LedgerSecret is the Secret of the default ledger.
+// EngineSecret gives the windows engine the URLs of ledgers, and the values with which the
+// chart is to be installed for them. The Secrets are named after the databases: an engine
+// that had others starts anew.
+func (b *Bed) EngineSecret(ctx context.Context, ledgers ...*Ledger) (values []string, err error) {
+	for i, l := range ledgers {
+		secret := "ledger-" + strings.ReplaceAll(l.EngineRole, "_", "-")
+		if err := b.Secret(ctx, Namespace, secret, contract.LedgerKey, l.EngineURL); err != nil {
+			return nil, err
+		}
+		values = append(values, fmt.Sprintf("engine.ledgers[%d].name=%s", i, l.Name), fmt.Sprintf("engine.ledgers[%d].secretName=%s", i, secret))
+	}
+	return values, nil
+}
+
+// LedgerSecret gives the ledger's namespace the guard's URL.
 func (b *Bed) LedgerSecret(ctx context.Context, l *Ledger) error {
-	return b.Secret(ctx, l.Namespace, contract.LedgerSecretPrefix+contract.DefaultLedger, contract.LedgerKey, l.GuardURL)
+	return b.Secret(ctx, l.Namespace, contract.LedgerSecretPrefix+l.Name, contract.LedgerKey, l.GuardURL)
 }
 
 func random(n int) string {

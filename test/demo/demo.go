@@ -88,10 +88,14 @@ func (d *demo) prepare(ctx context.Context, root string) (err error) {
 	if err := d.bed.Secret(ctx, bed.Namespace, "onceguard-owner", "url", d.ledger.OwnerURL); err != nil {
 		return err
 	}
+	values, err := d.bed.EngineSecret(ctx, d.ledger)
+	if err != nil {
+		return err
+	}
 	d.say("installing the chart; its hook makes the ledger's schema")
-	if err := d.bed.Install(ctx, "policies.keepOnUninstall=false", "migrate.secretName=onceguard-owner",
+	if err := d.bed.Install(ctx, append(values, "policies.keepOnUninstall=false", "migrate.secretName=onceguard-owner",
 		"migrate.grants[0].role="+d.ledger.GuardRole, "migrate.grants[0].pattern="+namespace+"/*",
-		"migrate.auditRoles[0]="+d.ledger.GuardRole); err != nil {
+		"migrate.auditRoles[0]="+d.ledger.GuardRole, "migrate.engineRoles[0]="+d.ledger.EngineRole)...); err != nil {
 		return err
 	}
 	if err := d.ledger.Exec(ctx,

@@ -14,6 +14,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/onceguard/onceguard/pkg/contract"
@@ -25,6 +26,9 @@ import (
 var (
 	cluster *bed.Bed
 	server  *postgres.Server
+	// judged are ledgers that the windows engine knows, for a world each. They have names
+	// of their own: what other tests do in their "default" is not the engine's business.
+	judged = make(chan *bed.Ledger, 8)
 )
 
 func TestMain(m *testing.M) { os.Exit(setUp(m)) }
@@ -44,10 +48,34 @@ func setUp(m *testing.M) int {
 		return fail(err)
 	}
 	defer func() { _ = server.Stop(context.Background(), postgres.Immediate) }()
-	if err := cluster.Install(ctx); err != nil {
+	values, err := registerLedgers(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	if err := cluster.Install(ctx, values...); err != nil {
 		return fail(err)
 	}
 	return m.Run()
+}
+
+// registerLedgers makes the ledgers that the windows engine judges, and gives the chart's
+// values that name them.
+func registerLedgers(ctx context.Context) ([]string, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: bed.Namespace}}
+	if _, err := cluster.Client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, err
+	}
+	all := make([]*bed.Ledger, cap(judged))
+	for i := range all {
+		l, err := bed.NewLedger(ctx, server, "")
+		if err != nil {
+			return nil, err
+		}
+		l.Name = fmt.Sprintf("judged-%d", i)
+		all[i] = l
+		judged <- l
+	}
+	return cluster.EngineSecret(ctx, all...)
 }
 
 func fail(err error) int {
@@ -69,10 +97,27 @@ func newWorld(t *testing.T) *world {
 	return worldOn(t, server)
 }
 
+// judgedWorld is newWorld with a ledger that the windows engine knows.
+func judgedWorld(t *testing.T) *world {
+	t.Helper()
+	select {
+	case l := <-judged:
+		return settled(t, worldWith(t, func(context.Context, string) (*bed.Ledger, error) { return l, nil }))
+	default:
+		t.Fatalf("all %d ledgers of the windows engine are taken: make more", cap(judged))
+		return nil
+	}
+}
+
 // worldOn is newWorld on a Postgres of the caller's.
 func worldOn(t *testing.T, s *postgres.Server) *world {
 	t.Helper()
-	w := bareWorldOn(t, s)
+	return settled(t, bareWorldOn(t, s))
+}
+
+// settled gives a bare world what it lacks.
+func settled(t *testing.T, w *world) *world {
+	t.Helper()
 	if err := w.ledger.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -90,6 +135,11 @@ func bareWorld(t *testing.T) *world {
 
 func bareWorldOn(t *testing.T, s *postgres.Server) *world {
 	t.Helper()
+	return worldWith(t, func(ctx context.Context, ns string) (*bed.Ledger, error) { return bed.NewLedger(ctx, s, ns) })
+}
+
+func worldWith(t *testing.T, newLedger func(ctx context.Context, ns string) (*bed.Ledger, error)) *world {
+	t.Helper()
 	ctx := t.Context()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
 	ns, err := cluster.Client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
@@ -106,10 +156,11 @@ func bareWorldOn(t *testing.T, s *postgres.Server) *world {
 			t.Error(err)
 		}
 	})
-	l, err := bed.NewLedger(ctx, s, ns.Name)
+	l, err := newLedger(ctx, ns.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.Namespace = ns.Name
 	t.Cleanup(l.Close)
 	if err := l.Exec(ctx,
 		"CREATE TABLE account (name text PRIMARY KEY, units bigint NOT NULL)",
@@ -148,6 +199,9 @@ func (w *world) cronJob(t *testing.T, name, script string, edit ...func(*batchv1
 	t.Helper()
 	cj := unguarded(w.ns, name, script)
 	cj.Annotations = map[string]string{contract.AnnotationGuard: contract.Enabled}
+	if w.ledger.Name != contract.DefaultLedger {
+		cj.Annotations[contract.AnnotationLedger] = w.ledger.Name
+	}
 	for _, e := range edit {
 		e(cj)
 	}
