@@ -73,6 +73,7 @@ type decider struct {
 
 	state    State
 	gaps     []Gap
+	young    []Gap // what is seen of windows that are not late yet
 	plans    []Plan
 	unplans  []Gap
 	makes    []time.Time
@@ -228,12 +229,7 @@ func (d *decider) remember() {
 	if !d.known {
 		return
 	}
-	for _, g := range d.gaps {
-		if !d.isJudged(g.First) {
-			s.Recorded = append(s.Recorded, g)
-		}
-	}
-	for _, g := range d.unplans {
+	for _, g := range slices.Concat(d.gaps, d.young, d.unplans) {
 		at, exact := slices.BinarySearchFunc(s.Recorded, g.First, func(h Gap, w time.Time) int { return h.First.Compare(w) })
 		covered := exact || at > 0 && !g.First.After(s.Recorded[at-1].Last)
 		if !covered && !d.isJudged(g.First) {

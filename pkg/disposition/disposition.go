@@ -102,9 +102,10 @@ type State struct {
 	// would have told. Kept in memory only; without them the reason is poorer, and a Job that
 	// is gone is noticed when the next window is due.
 	Sights []Sight `json:"-"`
-	// Recorded are the gaps at or after JudgedBefore: those that are not late stay as they are
-	// while an older window is waited for. Kept in memory only, too: without them their reason
-	// is found anew, from what is left to see.
+	// Recorded are the gaps at or after JudgedBefore, and what was seen of windows that are
+	// not late yet. Those that are not late stay as they are while an older window is waited
+	// for. Kept in memory only, too: without them their reason is found anew, from what is left
+	// to see.
 	Recorded []Gap `json:"-"`
 }
 

@@ -98,8 +98,12 @@ func (d *decider) settle(first, last time.Time, windows int64) {
 		d.stopped = first
 	}
 	switch how {
-	case answered, young:
+	case answered:
 		d.joins = false
+		return
+	case young:
+		g.First, g.Last, g.Windows, g.Status = first, last, windows, Late
+		d.young, d.joins = append(d.young, g), false
 		return
 	case wanted:
 		d.joins = false

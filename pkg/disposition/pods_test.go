@@ -54,6 +54,12 @@ func (w *world) add(due time.Time, catchUp bool) *simJob {
 
 func (w *world) delete(j *simJob) {
 	w.jobs = slices.DeleteFunc(w.jobs, func(k *simJob) bool { return k == j })
+	if !j.Ended {
+		due := w.schedule.Newest(w.now.Add(-24*time.Hour), w.now) // before anybody looked, maybe
+		if b := w.blockers[due.Unix()]; b != nil {
+			b["unseen"] = true
+		}
+	}
 	if r := w.rows[j.WindowStart.Unix()]; r != nil && r.holder == j && !r.Closed {
 		r.Alive, r.Failed, r.holder, r.UpdatedAt = false, true, nil, w.now
 	}

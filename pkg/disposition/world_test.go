@@ -318,9 +318,9 @@ func (w *world) note() {
 	}
 	if w.cronJob.Suspended {
 		b[Suspended] = true
-		if w.flippedAt.After(due) { // nobody can tell
-			b["unseen"] = true
-		}
+	}
+	if w.flippedAt.After(due) { // within a tick
+		b["unseen"] = true
 	}
 	if w.refusing {
 		b[Quota] = true
