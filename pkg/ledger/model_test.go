@@ -177,7 +177,8 @@ const (
 	ordered
 	attempts
 	pieces
-	unrun // plans and gaps
+	planned
+	unrun // gaps
 )
 
 // run is one random sequence against both.
@@ -189,11 +190,12 @@ type run struct {
 	focus   focus
 	windows []window.Window
 	ids     [][]uuid.UUID // of each window, two that ask
+	steps   int
 }
 
 func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *rand.Rand, count tally) error {
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(6))}
+	r := &run{rnd: rnd, people: p, model: &ledgertest.Fake{}, base: base, focus: focus(rnd.IntN(7))}
 	names := []string{base, base, base, base + "@u", base + "#1", base + "#1@u"}
 	switch r.focus {
 	case attempts, pieces:
@@ -202,8 +204,10 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 		names = names[:2+rnd.IntN(3)]
 	case mixed, overlaps:
 		names = names[:2+rnd.IntN(5)]
+	case planned:
+		names = names[:2+rnd.IntN(3)]
 	case unrun:
-		names = names[:4+rnd.IntN(3)]
+		names = names[:3+rnd.IntN(3)]
 	}
 	for _, name := range names {
 		r.windows = append(r.windows, window.Window{JobName: name, Start: start.Add(time.Duration(len(r.windows)%4) * time.Minute)})
@@ -260,6 +264,13 @@ func (r *run) step(ctx context.Context) (string, func(subject) string) {
 	n, k, d := r.rnd.IntN(len(r.windows)), r.rnd.IntN(2), r.rnd.IntN(100)
 	if r.focus == pieces && r.rnd.IntN(2) == 0 { // of one id, which nobody takes
 		k, d = 0, pieceful[r.rnd.IntN(len(pieceful))]
+	}
+	r.steps++
+	if r.focus == unrun && r.steps <= 2 {
+		return r.engine()
+	}
+	if r.focus == unrun && r.rnd.IntN(12) == 0 { // the first is closed
+		n, d = 0, 53
 	}
 	w, id := r.windows[n], &r.ids[n][k]
 	a := claim.Attempt{Window: w, ExecutionID: *id}
@@ -320,7 +331,7 @@ func (r *run) step(ctx context.Context) (string, func(subject) string) {
 			got, err := p.Prune(r.base, upto)
 			return fmt.Sprint(got.UTC(), kind(err))
 		}
-	case d < 60, r.focus == unrun && d < 76, r.focus == overlaps && d < 66:
+	case d < 60, r.focus == unrun && d < 65, r.focus == planned && d < 70:
 		return r.engine()
 	case d == 99:
 		return name("stored"), func(l subject) string {
@@ -344,24 +355,32 @@ func (r *run) step(ctx context.Context) (string, func(subject) string) {
 
 // engine is a step of the windows engine: a plan, or what it says of windows that nobody ran.
 func (r *run) engine() (string, func(subject) string) {
+	if r.focus == unrun && r.steps <= 2 { // the first is late, the second never comes
+		w := r.windows[r.steps-1].Start
+		return r.judge("one", w, w, []disposition.Status{disposition.Late, disposition.Missed}[r.steps-1])
+	}
 	at := func() time.Time { return r.windows[0].Start.Add(time.Duration(r.rnd.IntN(5)-1) * time.Minute) }
 	plan := window.Window{JobName: r.base, Start: at()}
-	choices := 10
-	if r.focus == overlaps {
-		choices = 3 // gaps do not matter
+	d := r.rnd.IntN(12)
+	if r.focus == planned {
+		d, plan.Start = d/4, r.windows[r.rnd.IntN(len(r.windows))].Start
 	}
-	switch d := r.rnd.IntN(choices); {
+	switch {
 	case d < 2:
 		return "plan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Plan(plan)) }
 	case d < 4:
 		return "unplan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Unplan(plan)) }
 	}
-	first, last := at(), at()
-	if last.Before(first) {
-		first, last = last, first
+	first := at()
+	last := first
+	if r.rnd.IntN(3) == 0 {
+		last = first.Add(time.Duration(1+r.rnd.IntN(2)) * time.Minute)
 	}
-	uid := []string{"one", "one", "one", "two"}[r.rnd.IntN(4)]
-	status := []disposition.Status{disposition.Late, disposition.Late, disposition.Missed, disposition.Skipped}[r.rnd.IntN(4)]
+	return r.judge([]string{"one", "one", "one", "two"}[r.rnd.IntN(4)], first, last,
+		[]disposition.Status{disposition.Late, disposition.Late, disposition.Missed, disposition.Skipped}[r.rnd.IntN(4)])
+}
+
+func (r *run) judge(uid string, first, last time.Time, status disposition.Status) (string, func(subject) string) {
 	return fmt.Sprintf("judge %s to %s by %s: %s", first.Format("15:04"), last.Format("15:04"), uid, status), func(s subject) string {
 		return fmt.Sprint(s.Judge(r.base, uid, first, last, status))
 	}
@@ -377,7 +396,7 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 		if r.focus == mixed {
 			return r.rnd.IntN(n) == 0
 		}
-		if r.focus == about || r.focus == unrun && about == ordered {
+		if r.focus == about || r.focus == unrun && about == ordered || r.focus == planned && about == overlaps {
 			return r.rnd.IntN(3) > 0
 		}
 		return r.rnd.IntN(4*n) == 0
@@ -392,19 +411,22 @@ func (r *run) terms(w window.Window) (t claim.Terms) {
 	if often(overlaps, 2) {
 		t.Overlap = []contract.Overlap{contract.OverlapAllow, contract.OverlapSkip, contract.OverlapWait, contract.OverlapReplace, contract.OverlapReplace}[r.rnd.IntN(5)]
 	}
+	if r.focus == planned && r.rnd.IntN(3) == 0 {
+		t.Overlap = contract.OverlapReplace
+	}
 	t.HoldOnCrash = often(attempts, 5)
 	if often(attempts, 4) {
 		t.MaxAttempts = 1 + r.rnd.IntN(3)
 	}
-	if r.rnd.IntN(8) == 0 || (r.focus == attempts || r.focus == unrun || t.Overlap == contract.OverlapReplace) && r.rnd.IntN(3) == 0 {
+	if r.rnd.IntN(8) == 0 || (r.focus == attempts || r.focus == planned || t.Overlap == contract.OverlapReplace) && r.rnd.IntN(3) == 0 {
 		t.StartDeadline = []time.Duration{time.Second, 200 * 365 * 24 * time.Hour}[r.rnd.IntN(2)]
 	}
-	if often(ordered, 4) {
+	if often(ordered, 4) || r.focus == planned && r.rnd.IntN(4) == 0 {
 		t.Serial = true
 		if r.rnd.IntN(2) == 0 {
 			t.Since = w.Start.Add(-time.Duration(r.rnd.IntN(3)) * time.Minute)
 		}
-		if r.rnd.IntN(2) == 0 {
+		if r.rnd.IntN(2) == 0 || r.focus == unrun {
 			t.Previous = w.Start.Add(-time.Minute)
 		}
 		t.HoldOnCrash = t.HoldOnCrash || r.rnd.IntN(3) == 0
