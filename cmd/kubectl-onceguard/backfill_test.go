@@ -455,3 +455,35 @@ func TestRelease(t *testing.T) {
 	b.run("release", orderSync, at(4)).fails(t, 2, "--reason is missing")
 	plugin(t, nil, "release", orderSync, at(3), "--reason", "x", "--ledger-url-file", b.login).fails(t, 1, "the ledger's owner")
 }
+
+// A backfill that nobody carries out says so, once for as long as nothing changes.
+func TestStalledBackfillIsTold(t *testing.T) {
+	b := watchedBook(t)
+	b.asOwner("UPDATE onceguard.job_schedule SET looked_at = clock_timestamp() - interval '3 hours'")
+	now := time.Now()
+	p := &program{urlFile: b.owner, timeout: 30 * time.Second, now: func() time.Time { return now }}
+	conn, err := p.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watcher{p: p, job: orderSync, conn: conn}
+	defer w.close(t.Context())
+	s := stretch{cronJob: audit.Schedule{CronJobUID: "uid-shop/order-sync"}}
+	for i, c := range []struct {
+		passed time.Duration
+		t      tally
+		says   bool
+	}{
+		{0, tally{all: 3, planned: 3}, false},
+		{stalledAfter / 2, tally{all: 3, planned: 3}, false},
+		{stalledAfter, tally{all: 3, planned: 3}, true},
+		{stalledAfter, tally{all: 3, planned: 3}, false},
+		{stalledAfter, tally{all: 3, done: 1, planned: 2}, false},
+		{stalledAfter, tally{all: 3, done: 1, planned: 2}, true},
+	} {
+		now = now.Add(c.passed)
+		if got := w.stalled(t.Context(), c.t, s); strings.Contains(got, "no engine has looked since") != c.says {
+			t.Errorf("step %d: %q", i, got)
+		}
+	}
+}

@@ -173,7 +173,7 @@ func readDues(ctx context.Context, ledger *connection, f audit.GapFilter) (d due
 // scheduleOfGap is the schedule that a range was due by, if its instants can be known.
 func scheduleOfGap(g audit.Gap) (window.Schedule, bool) {
 	s, err := window.ParseSchedule(g.Schedule, g.TimeZone)
-	return s, err == nil && s.Known()
+	return s.With(g.DST), err == nil && s.Known()
 }
 
 // snapped moves the ends of a range that was cut to windows: a cut leaves instants between.
@@ -184,13 +184,7 @@ func snapped(g audit.Gap) audit.Gap {
 	}
 	first, last := s.Next(g.FirstWindow.Add(-time.Nanosecond)), s.Newest(g.FirstWindow, g.LastWindow)
 	if !last.IsZero() && !first.After(last) {
-		// An end that the schedule does not know may be a window of dst=once.
-		if g.FirstWindow.Nanosecond() != 0 {
-			g.FirstWindow = first
-		}
-		if g.LastWindow.Nanosecond() != 0 {
-			g.LastWindow = last
-		}
+		g.FirstWindow, g.LastWindow = first, last
 	}
 	return g
 }

@@ -20,6 +20,8 @@ const (
 	pollEvery = time.Second
 	// sayEvery is how often that is printed at most where the output is no terminal.
 	sayEvery = 10 * time.Second
+	// stalledAfter is after how long without a change it is asked whether the engine still looks.
+	stalledAfter = time.Minute
 	// maxUnfinished is how many windows are named that have ended without being done.
 	maxUnfinished = 5
 )
@@ -81,6 +83,10 @@ func (p *program) follow(ctx context.Context, b backfill, s stretch) error {
 			return fmt.Errorf("the backfill goes on, but how far it is cannot be read: %w", err)
 		}
 		show.say(t, len(w.open) == 0)
+		if note := w.stalled(ctx, t, s); note != "" {
+			show.end()
+			fmt.Fprint(p.stderr, folded("Note: ", note))
+		}
 		if len(w.open) == 0 {
 			return w.result(t)
 		}
@@ -99,6 +105,9 @@ type watcher struct {
 	closed tally
 	ended  []audit.Standing // those that are closed and not done, at most maxUnfinished
 	conn   *connection
+
+	last    tally
+	changed time.Time // when last came to be; zero once its note was given
 }
 
 func (w *watcher) close(ctx context.Context) {
@@ -153,6 +162,31 @@ func (w *watcher) once(ctx context.Context) (tally, error) {
 	w.open = open
 	t.all = t.done + t.running + t.planned + t.failed + t.other
 	return t, nil
+}
+
+// stalled says, once, that the engine does not look where nothing has come of it for long.
+func (w *watcher) stalled(ctx context.Context, t tally, s stretch) string {
+	now := w.p.now()
+	if t != w.last {
+		w.last, w.changed = t, now
+	}
+	if w.changed.IsZero() || now.Sub(w.changed) < stalledAfter {
+		return ""
+	}
+	w.changed = now // asked again in another while
+	ctx, cancel := context.WithTimeout(ctx, w.p.timeout)
+	defer cancel()
+	all, err := schedulesOf(ctx, w.conn, w.job)
+	if err != nil {
+		return "" // the next look says why
+	}
+	for _, x := range all {
+		if note := notLooked(x, now); x.CronJobUID == s.cronJob.CronJobUID && note != "" {
+			w.changed = time.Time{}
+			return fmt.Sprintf("CronJob %s: %s", x.CronJob, note)
+		}
+	}
+	return ""
 }
 
 // result is an error when not all windows are done.

@@ -24,11 +24,12 @@ type Gap struct {
 	Reason   disposition.Reason `db:"reason" json:"reason"`
 	Rule     disposition.Rule   `db:"rule" json:"rule,omitempty"`
 	Evidence string             `db:"evidence" json:"evidence,omitempty"`
-	// Schedule and TimeZone are those that the windows were due by.
-	Schedule   string    `db:"schedule" json:"schedule,omitempty"`
-	TimeZone   string    `db:"time_zone" json:"time_zone,omitempty"`
-	RecordedAt time.Time `db:"recorded_at" json:"recorded_at"`
-	UpdatedAt  time.Time `db:"updated_at" json:"updated_at"`
+	// Schedule and TimeZone are those that the windows were due by; DST is the CronJob's now.
+	Schedule   string       `db:"schedule" json:"schedule,omitempty"`
+	TimeZone   string       `db:"time_zone" json:"time_zone,omitempty"`
+	DST        contract.DST `db:"dst" json:"dst,omitempty"`
+	RecordedAt time.Time    `db:"recorded_at" json:"recorded_at"`
+	UpdatedAt  time.Time    `db:"updated_at" json:"updated_at"`
 }
 
 // Plan is one row of onceguard.plans: a window that is to be run later.
@@ -109,8 +110,9 @@ var (
 	takenSQL   = fmt.Sprintf(taken, "$1", "$2", "$3") + ` ORDER BY 1 LIMIT $4::int`
 	gapColumns = `SELECT (SELECT count(*) FROM (` + fmt.Sprintf(taken, "v.job_name", "v.first_window", "v.last_window") + `) t) AS taken,
        v.job_name, v.cron_job_uid, v.first_window, v.last_window, v.windows, v.status, v.reason, coalesce(v.rule, '') AS rule,
-       coalesce(v.evidence, '') AS evidence, coalesce(v.schedule, '') AS schedule, coalesce(v.time_zone, '') AS time_zone, v.recorded_at, v.updated_at
-FROM onceguard.gaps v
+       coalesce(v.evidence, '') AS evidence, coalesce(v.schedule, '') AS schedule, coalesce(v.time_zone, '') AS time_zone, coalesce(k.dst, '') AS dst,
+       v.recorded_at, v.updated_at
+FROM onceguard.gaps v LEFT JOIN onceguard.schedules k ON k.job_name = v.job_name AND k.cron_job_uid = v.cron_job_uid
 `
 	gapsSQL = gapColumns + `WHERE ` + chosen + `
   AND (NOT $3::bool OR v.status = 'late')
