@@ -117,14 +117,14 @@ func TestProveModelNoticesEachBrokenRule(t *testing.T) {
 		{"a rerun that was stopped is gone", "release", "onceguard.asked(l) AND e.decided IS NULL", "onceguard.asked(l)"},
 
 		{"any checkpoint follows", "checkpoint", "coalesce(last, 0) <> checkpoint.expected_seq", "false"},
-		{"a rerun keeps the generation", "rerun", "e.generation := e.generation + 1;", ""},
-		{"a rerun goes on from a finished checkpoint", "rerun", "DELETE FROM onceguard.job_checkpoint c WHERE", "DELETE FROM onceguard.job_checkpoint c WHERE false AND"},
-		{"a rerun is not remembered", "rerun", "SET decided = t.attempt", "SET decided = t.decided"},
+		{"a rerun keeps the generation", "reopen", "e.generation := e.generation + 1;", ""},
+		{"a rerun goes on from a finished checkpoint", "reopen", "DELETE FROM onceguard.job_checkpoint c WHERE", "DELETE FROM onceguard.job_checkpoint c WHERE false AND"},
+		{"a rerun is not remembered", "reopen", "SET decided = t.attempt", "SET decided = t.decided"},
 		{"people decide about a running window", "decide", "IF expires >= clock_timestamp() THEN", "IF false THEN"},
 		{"a completed window is cancelled", "cancel", "e.status IN ('completed', 'skipped')", "e.status = 'skipped'"},
 		{"prune passes a failed window", "prune", "e.status IN ('running', 'failed', 'held')", "e.status IN ('running', 'held')"},
 		{"prune forgets the indexes", "names_of", "'{#,@}'::text[]", "'{@}'::text[]"},
-		{"a rerun keeps the payload", "rerun", "decided = t.attempt, payload_digest = NULL", "decided = t.attempt"},
+		{"a rerun keeps the payload", "reopen", "decided = t.attempt, payload_digest = NULL", "decided = t.attempt"},
 	}
 	// The rarest is noticed after several hundred on average (1445 were seen): that so many do
 	// not notice it is less likely than 1 to 10^12.

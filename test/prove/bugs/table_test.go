@@ -250,6 +250,6 @@ var bugs = []bug{
 		{"prune", "AND e.status IN ('running', 'failed', 'held')", "AND e.status IN ('running', 'held')"},
 	}},
 	{name: "a rerun is the same work", by: "a rerun is another work", in: []edit{
-		{"rerun", "e.generation := e.generation + 1;", ""},
+		{"reopen", "e.generation := e.generation + 1;", ""},
 	}},
 }
