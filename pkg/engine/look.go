@@ -89,7 +89,7 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 		}
 		w.tell(ctx, o)
 		back[o.subject] = true
-		w.put(o.subject, o.next(now), o.restless())
+		w.put(o.subject, o.next(now), o.restless(now))
 	}
 	return nil
 }
@@ -297,9 +297,11 @@ func (o *one) next(now time.Time) time.Time {
 }
 
 // restless reports whether news of its Jobs matter.
-func (o *one) restless() bool {
+func (o *one) restless(now time.Time) bool {
+	// The Job of a window that is young may run it any moment: that is no news.
+	old := func(s disposition.Sight) bool { return now.Sub(s.WindowStart) >= disposition.Grace }
 	late := func(g disposition.Gap) bool { return g.Status == disposition.Late }
-	return slices.ContainsFunc(o.decision.Gaps, late) || slices.ContainsFunc(o.plans, o.mine) || len(o.decision.Plans) > 0 || len(o.decision.State.Sights) > 0
+	return slices.ContainsFunc(o.decision.Gaps, late) || slices.ContainsFunc(o.plans, o.mine) || len(o.decision.Plans) > 0 || slices.ContainsFunc(o.decision.State.Sights, old)
 }
 
 // mine reports whether the Job of a plan is to be made from this CronJob.
