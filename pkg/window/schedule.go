@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	_ "time/tzdata" // zones are known wherever schedules are, also in images and on machines without zone data
 
 	"github.com/robfig/cron/v3"
 
@@ -45,7 +46,7 @@ func ParseSchedule(schedule, timeZone string) (Schedule, error) {
 	if err != nil {
 		return Schedule{}, fmt.Errorf("spec.schedule: %q is not a cron schedule: %w", schedule, err)
 	}
-	s.spec, s.regions = spec, &regions{}
+	s.spec, s.regions = spec, &regions{known: map[bool][]region{}}
 	if fields, ok := spec.(*cron.SpecSchedule); ok {
 		s.calendar = calendarOf(fields)
 	} else {
@@ -66,7 +67,7 @@ func parseCron(schedule string) (spec cron.Schedule, err error) {
 
 // With gives the schedule under a rule for moved clocks; empty is contract.DSTKubernetes.
 func (s Schedule) With(rule contract.DST) Schedule {
-	s.once, s.regions = rule == contract.DSTOnce, &regions{}
+	s.once = rule == contract.DSTOnce
 	return s
 }
 

@@ -43,8 +43,14 @@ func (s Schedule) bounds(at int64) (offset, from, to int64) {
 	if !start.IsZero() {
 		from = max(from, start.Unix())
 	}
-	if !end.IsZero() {
+	switch {
+	case end.IsZero():
+	case end.After(t):
 		to = min(to, end.Unix())
+	default:
+		// For the last day of a leap year beyond the zone's table, Go gives an end that has
+		// passed, as if the year had 365 days.
+		to = min(to, time.Date(t.UTC().Year()+1, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
 	}
 	return int64(o), from, to
 }
@@ -91,14 +97,15 @@ func (r region) hi() int64 { return r[len(r)-1].hi }
 // regions are those already known, in order; a schedule and its copies share them.
 type regions struct {
 	sync.Mutex
-	known []region
+	known map[bool][]region // by ruled
 }
 
 // region gives the one around at.
 func (s Schedule) region(at int64) region {
 	s.regions.Lock()
 	defer s.regions.Unlock()
-	i, found := slices.BinarySearchFunc(s.regions.known, at, func(r region, at int64) int {
+	known := s.regions.known[s.ruled()]
+	i, found := slices.BinarySearchFunc(known, at, func(r region, at int64) int {
 		switch {
 		case r.hi() < at:
 			return -1
@@ -108,9 +115,10 @@ func (s Schedule) region(at int64) region {
 		return 0
 	})
 	if !found {
-		s.regions.known = slices.Insert(s.regions.known, i, s.regionAt(at))
+		known = slices.Insert(known, i, s.regionAt(at))
+		s.regions.known[s.ruled()] = known
 	}
-	return s.regions.known[i]
+	return known[i]
 }
 
 func (s Schedule) regionAt(at int64) region {
