@@ -201,9 +201,12 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	case mixed, overlaps:
 		names = names[:2+rnd.IntN(5)]
 	case planned:
-		names = names[:2+rnd.IntN(3)]
+		names = append(names[:2:2], names[rnd.IntN(len(names))])
 	case unrun:
 		names = names[:3+rnd.IntN(3)]
+		if rnd.IntN(3) == 0 { // the windows of an index, with the gaps of the job
+			copy(names, []string{base + "#1", base + "#1", base + "#1"})
+		}
 	}
 	for _, name := range names {
 		r.windows = append(r.windows, window.Window{JobName: name, Start: start.Add(time.Duration(len(r.windows)%4) * time.Minute)})
