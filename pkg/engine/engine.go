@@ -119,7 +119,7 @@ func (e *Engine) term(ctx context.Context) error {
 	case held := <-leading:
 		e.Log.Info("leading", zap.String("lease", e.Namespace+"/"+e.Lease), zap.String("as", e.Identity))
 		work, stop := context.WithCancel(ctx)
-		lost := context.AfterFunc(held, stop)
+		lost := context.AfterFunc(held, stop) //nolint:contextcheck // held is the Lease's, work is ours
 		e.lead(work)
 		lost()
 		stop()

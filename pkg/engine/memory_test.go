@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/google/uuid"
 
 	"github.com/onceguard/onceguard/pkg/contract"
 )
