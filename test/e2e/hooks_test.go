@@ -169,7 +169,7 @@ func reinstall(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if err := cluster.Install(ctx); err != nil {
+	if err := cluster.Install(ctx, chartValues...); err != nil {
 		t.Fatal(err)
 	}
 }

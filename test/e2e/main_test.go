@@ -28,7 +28,7 @@ var (
 	server  *postgres.Server
 	// judged are ledgers that the windows engine knows, for a world each. They have names
 	// of their own: what other tests do in their "default" is not the engine's business.
-	judged = make(chan *bed.Ledger, 8)
+	judged = make(chan *bed.Ledger, 16)
 )
 
 func TestMain(m *testing.M) { os.Exit(setUp(m)) }
@@ -48,11 +48,10 @@ func setUp(m *testing.M) int {
 		return fail(err)
 	}
 	defer func() { _ = server.Stop(context.Background(), postgres.Immediate) }()
-	values, err := registerLedgers(ctx)
-	if err != nil {
+	if chartValues, err = registerLedgers(ctx); err != nil {
 		return fail(err)
 	}
-	if err := cluster.Install(ctx, values...); err != nil {
+	if err := cluster.Install(ctx, chartValues...); err != nil {
 		return fail(err)
 	}
 	return m.Run()
