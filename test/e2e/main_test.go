@@ -29,6 +29,8 @@ var (
 	// judged are ledgers that the windows engine knows, for a world each. They have names
 	// of their own: what other tests do in their "default" is not the engine's business.
 	judged = make(chan *bed.Ledger, 16)
+	// chartValues name them; every installation needs them.
+	chartValues []string
 )
 
 func TestMain(m *testing.M) { os.Exit(setUp(m)) }
