@@ -292,6 +292,8 @@ func TestRights(t *testing.T) {
 	plugin(t, nil, "windows", "-A", "--ledger-url-file", loginFile).ok(t).has(t, "No windows found")
 
 	plugin(t, nil, "grant", role, "shop/*", "--ledger-url-file", ownerFile).ok(t)
+	plugin(t, nil, "grant", role, "--engine", "--ledger-url-file", ownerFile).ok(t).has(t, "may judge the windows of all jobs.")
+	plugin(t, nil, "grant", role, "--engine", "--revoke", "--ledger-url-file", ownerFile).ok(t).has(t, "may no longer judge the windows")
 	plugin(t, nil, "grant", role, "shop/*", "--audit", "--revoke", "--ledger-url-file", ownerFile).ok(t).has(t, "may no longer act for jobs shop/*.", "may no longer read the record")
 	if r = plugin(t, nil, "windows", "-A", "--ledger-url-file", loginFile); r.code != 1 {
 		t.Errorf("the record was read after its revocation: %s", r.stdout)

@@ -38,20 +38,22 @@ schema onceguard: not the login of the jobs. Running it again is harmless.`,
 }
 
 func (p *program) grantCommand() *cobra.Command {
-	var audit, revoke bool
+	var audit, engine, revoke bool
 	c := &cobra.Command{
 		Use:   "grant ROLE [PATTERN]",
-		Short: "Let a login act for jobs, or read the record",
+		Short: "Let a login act for jobs, read the record, or judge windows",
 		Long: `Let a login act for the jobs of a pattern: "shop/order-sync", "shop/*" or "*".
 With --audit the login may read the record of all jobs: what windows and show need.
+With --engine it may judge the windows of all jobs: what the windows engine needs.
 With --revoke the same is taken away again; other patterns of the login stand.
 
 Needs the URL of the ledger's owner.`,
 		Example: `  kubectl onceguard grant shop_jobs 'shop/*' --ledger-url-file owner.url
   kubectl onceguard grant oncall --audit --ledger-url-file owner.url
+  kubectl onceguard grant onceguard_engine --engine --ledger-url-file owner.url
   kubectl onceguard grant shop_jobs 'shop/*' --revoke --ledger-url-file owner.url`,
 		Args: func(c *cobra.Command, args []string) error {
-			if audit && len(args) == 1 {
+			if (audit || engine) && len(args) == 1 {
 				return nil
 			}
 			return exactly("ROLE", "PATTERN")(c, args)
@@ -59,9 +61,9 @@ Needs the URL of the ledger's owner.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.asOwner(c.Context(), func(ctx context.Context, src source) error {
 				role, may := args[0], "may"
-				job, read := migrate.GrantJob, migrate.GrantAudit
+				job, read, judge := migrate.GrantJob, migrate.GrantAudit, migrate.GrantEngine
 				if revoke {
-					may, job, read = "may no longer", migrate.RevokeJob, migrate.RevokeAudit
+					may, job, read, judge = "may no longer", migrate.RevokeJob, migrate.RevokeAudit, migrate.RevokeEngine
 				}
 				if len(args) > 1 {
 					if err := job(ctx, src.url, role, args[1]); err != nil {
@@ -75,12 +77,19 @@ Needs the URL of the ledger's owner.`,
 					}
 					fmt.Fprintf(p.stdout, "%s %s read the record.\n", role, may)
 				}
+				if engine {
+					if err := judge(ctx, src.url, role); err != nil {
+						return err
+					}
+					fmt.Fprintf(p.stdout, "%s %s judge the windows of all jobs.\n", role, may)
+				}
 				return nil
 			})
 		},
 	}
 	c.Flags().BoolVar(&audit, "audit", false, "let the login read the record of all jobs")
-	c.Flags().BoolVar(&revoke, "revoke", false, "take the pattern, or with --audit the reading, away again")
+	c.Flags().BoolVar(&engine, "engine", false, "let the login judge the windows of all jobs, as the windows engine does")
+	c.Flags().BoolVar(&revoke, "revoke", false, "take the pattern, or what --audit and --engine give, away again")
 	return c
 }
 

@@ -277,6 +277,7 @@ func TestTheEnginesRights(t *testing.T) {
 		{"create", "batch", "jobs", namespace, "", true},
 		{"list", "", "pods", namespace, "", true},
 		{"list", "", "events", namespace, "", true},
+		{"create", "", "events", namespace, "", true},
 		{"create", "coordination.k8s.io", "leases", bed.Namespace, "", true},
 		{"update", "coordination.k8s.io", "leases", bed.Namespace, lease, true},
 		{"update", "coordination.k8s.io", "leases", bed.Namespace, "other", false},
