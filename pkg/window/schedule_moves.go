@@ -30,10 +30,10 @@ import (
 // makes a Job that is no window of the schedule, and such a Job runs as any other.
 
 // anchored is how long before a move the walk begins. Whatever an earlier move has brought
-// about has passed by then, unless the schedule is rarer than monthly and the zone moves by
-// half an hour: each move may then make the parser leave out a window, and which ones depends
-// on where it began for ever. Where the parser finds nothing for five years, so that the
-// controller gives up ("0 0 29 2 *" after a 29 February left out), the calendar counts.
+// about has passed by then, but for schedules that rest for months: where each move makes
+// the parser leave out a window (Lord Howe), or a whole month (Asuncion until 2024, where 1
+// October had no midnight), what is left out depends for ever on where one began. Where the parser finds nothing for five years, so that the controller gives up
+// ("0 0 29 2 *" after a 29 February left out), the calendar counts.
 const anchored = 400 * day
 
 // walkOver gives what the parser finds around m by going forward; nil when that is what

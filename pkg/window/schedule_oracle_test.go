@@ -166,7 +166,7 @@ func brute(spec string, zone *time.Location, lo, hi time.Time, once bool) []time
 func TestProveWindowsAreTheSameInAnySplit(t *testing.T) {
 	r := rand.New(rand.NewPCG(prove.Seed(t), 2))
 	var windows, splits, bruted int
-	trials := prove.Times(100, 20_000)
+	trials := prove.Times(100, 8000)
 	for range trials {
 		zone := zones[r.IntN(len(zones))]
 		spec := random(r)

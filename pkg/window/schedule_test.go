@@ -125,20 +125,3 @@ func TestNewestOverManyYearsIsFast(t *testing.T) {
 		t.Fatalf("got %s, want %s", got, want)
 	}
 }
-
-func FuzzParseSchedule(f *testing.F) {
-	f.Add("*/5 * * * *", "Europe/Berlin")
-	f.Add("TZ= x", "")
-	f.Add("@every 1ns", "UTC")
-	f.Fuzz(func(t *testing.T, schedule, zone string) {
-		s, err := ParseSchedule(schedule, zone)
-		if err != nil {
-			return
-		}
-		from := at("2025-01-01T00:00:00Z")
-		if n := s.Next(from); !n.IsZero() && !n.After(from) {
-			t.Fatalf("%q %q: Next went back to %s", schedule, zone, n)
-		}
-		s.Newest(from.AddDate(-1, 0, 0), from)
-	})
-}
