@@ -15,6 +15,7 @@ import (
 
 	"github.com/onceguard/onceguard/pkg/audit"
 	"github.com/onceguard/onceguard/pkg/claim"
+	"github.com/onceguard/onceguard/pkg/disposition"
 )
 
 // latest stands for a job's newest window.
@@ -311,11 +312,28 @@ func state(x audit.Window) string {
 	case x.State == audit.Held:
 		return "held: an attempt crashed or lost its lease, and a person is to decide"
 	case x.State == audit.Exhausted:
-		return "exhausted: it has failed as often as it may"
+		return exhausted(text(x.Reason))
 	case x.State == audit.Skipped:
 		return "skipped (" + text(x.Reason) + "): " + skipMeaning[text(x.Reason)]
 	}
 	return string(x.State)
+}
+
+// exhausted says in words why a window that has failed is not tried again: max-attempts, or
+// the windows engine has seen the end of its Job.
+func exhausted(reason string) string {
+	switch disposition.Reason(reason) {
+	case disposition.DeadlineExceeded:
+		return "exhausted: its Job was ended by activeDeadlineSeconds, and no other one comes"
+	case disposition.JobFailed:
+		return "exhausted: its Job has failed for good, and no other one comes"
+	case disposition.JobGone:
+		return "exhausted: its Job is not there any more, and no other one comes"
+	}
+	if meaning := reasonMeaning[disposition.Reason(reason)]; meaning != "" {
+		return "exhausted: " + meaning + ", and no other Job comes"
+	}
+	return "exhausted: it has failed as often as it may"
 }
 
 // skipMeaning says in words why a window is closed as skipped.
