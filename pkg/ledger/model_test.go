@@ -204,6 +204,7 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 		names = append(names[:2:2], names[rnd.IntN(len(names))])
 	case unrun:
 		names = names[:3+rnd.IntN(3)]
+		r.steps = 2 * rnd.IntN(2) // every other one begins with gaps
 		if rnd.IntN(3) == 0 { // the windows of an index, with the gaps of the job
 			copy(names, []string{base + "#1", base + "#1", base + "#1"})
 		}
