@@ -64,7 +64,6 @@ import (
 	"strings"
 	"syscall"
 	// Schedules are computed in the CronJobs' zones, and the image is empty.
-	_ "time/tzdata"
 )
 
 // version is set by the linker.
