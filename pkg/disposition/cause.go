@@ -92,7 +92,7 @@ func (d *decider) byLostJob(w time.Time, s Sight) (Gap, answer) {
 func (d *decider) byNothing(w time.Time) (g Gap, waits bool) {
 	for _, s := range d.state.Suspensions {
 		if !w.Before(s.From) && (s.To.IsZero() || w.Before(s.To)) {
-			return Gap{Reason: Suspended}, s.To.IsZero() && d.settings.SuspendedWindows == contract.SuspendedCatchUp
+			return Gap{Reason: Suspended, Evidence: seenSuspended(s)}, s.To.IsZero() && d.settings.SuspendedWindows == contract.SuspendedCatchUp
 		}
 	}
 	if b, yes := d.busyAt(w); yes {
@@ -105,6 +105,13 @@ func (d *decider) byNothing(w time.Time) (g Gap, waits bool) {
 		return Gap{Reason: StartDeadline, Evidence: fmt.Sprintf("startingDeadlineSeconds is %d", int64(d.CronJob.StartingDeadline.Seconds()))}, false
 	}
 	return Gap{Reason: Controller}, false
+}
+
+func seenSuspended(s Span) string {
+	if s.To.IsZero() {
+		return "it is suspended since " + text(s.From)
+	}
+	return fmt.Sprintf("it was suspended from %s to %s", text(s.From), text(s.To))
 }
 
 // lookAfter asks for a look when a window without a Job cannot come any more.

@@ -69,6 +69,19 @@ func plainView() View {
 	}
 }
 
+// What is suspended says since when, and until when, as far as it was seen.
+func TestASuspensionIsEvidence(t *testing.T) {
+	v := plainView()
+	v.CronJob.Suspended, v.State.Suspensions = true, []Span{{From: at("09:55")}}
+	if d := Decide(v); d.Gaps[0].Reason != Suspended || d.Gaps[0].Evidence != "it is suspended since 2026-03-02T09:55:00Z" {
+		t.Errorf("%+v", d.Gaps)
+	}
+	v.CronJob.Suspended = false
+	if d := Decide(v); d.Gaps[0].Reason != Suspended || d.Gaps[0].Evidence != "it was suspended from 2026-03-02T09:55:00Z to 2026-03-02T10:25:00Z" {
+		t.Errorf("%+v", d.Gaps)
+	}
+}
+
 func ran(clock string) Execution {
 	return Execution{WindowStart: at(clock), Closed: true, UpdatedAt: at(clock)}
 }
