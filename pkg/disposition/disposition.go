@@ -124,7 +124,11 @@ type Execution struct {
 	Closed bool
 	Alive  bool // an attempt holds it, and its lease has not ended
 	Failed bool // the last attempt has ended, or died, without closing it
-	// UpdatedAt is when it last changed, by the database's clock.
+	// Foreign: its last attempt was made by a Job of another CronJob, so what is seen here of
+	// Jobs says nothing about it.
+	Foreign bool
+	// UpdatedAt is when it last changed, by the database's clock: of a dead attempt not before
+	// its lease has ended.
 	UpdatedAt time.Time
 }
 
