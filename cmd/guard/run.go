@@ -52,6 +52,9 @@ before, which is done already.
 
 Whatever else plans runs says the instant itself, in UTC, with --window-start.
 
+With --order serial give --since, the first window that is waited for. A window that was
+missed since then is waited for, until it is run (--window-start) or cancelled.
+
 While another run has the window, or with --overlap wait, --overlap replace or --order
 serial another window is in the way, it waits as long as that takes; --start-deadline
 bounds the latter.
@@ -172,7 +175,7 @@ func parse(args []string, started time.Time, stderr io.Writer) (options, error) 
 	f.Func("window-start", "the planned `instant` (RFC 3339)", instant(&c.WindowStart))
 	f.Func("window-end", "the next planned `instant`, if known", instant(&c.WindowEnd))
 	f.Func("window-previous", "the planned `instant` before, if known; with --order serial it is waited for", instant(&c.Previous))
-	f.Func("since", "with --order serial only windows from this `instant` on are waited for (default: all)", instant(&c.Since))
+	f.Func("since", "with --order serial only windows from this `instant` on are waited for (default: all; needed with --schedule)", instant(&c.Since))
 	f.StringVar(&o.urlFile, "ledger-url-file", "", "`file` that holds the ledger's connection URL")
 	completion := f.String("completion", string(contract.CompletionExitCode), "what completes the window: exit-code or transaction")
 	policies := policyFlags(f)
@@ -206,6 +209,9 @@ func parse(args []string, started time.Time, stderr io.Writer) (options, error) 
 		return o, fmt.Errorf("--job is %q; it must be NAMESPACE/NAME without spaces, # and @", c.JobName)
 	case c.WindowStart.IsZero():
 		return o, fmt.Errorf("--schedule is missing; give the fields of the crontab line and --time-zone, or the planned instant as --window-start, like 2026-11-30T13:18:00Z")
+	case c.Order == contract.OrderSerial && c.Source == contract.SourceSchedule && c.Since.IsZero():
+		// The very first window would wait for one before it that nobody ever starts.
+		return o, fmt.Errorf("--since is missing: with --order serial a window waits for those before it, and no start makes up older ones; give the first window that is to be waited for, for example this one: --since %s", c.WindowStart.UTC().Format(time.RFC3339))
 	case len(o.argv) == 0:
 		return o, fmt.Errorf("no command is given; put it behind --")
 	}

@@ -89,11 +89,21 @@ func TestSchedulesThatMeanNoWindow(t *testing.T) {
 		{[]string{"--window-start", "2026-11-30T13:18:00Z", "--time-zone", "Etc/UTC"}, "--time-zone needs the fields of the crontab line"},
 		{[]string{"--window-start", "2026-11-30T13:18:00Z", "--early", "1s"}, "--early needs the fields"},
 		{[]string{"--window-start", "2026-11-30T13:18:00Z", "--dst", "once"}, "--dst needs the fields"},
+		{[]string{"--schedule", "* * * * *", "--time-zone", "Etc/UTC", "--order", "serial"}, "--since is missing: with --order serial a window waits for those before it, and no start makes up older ones; give the first window that is to be waited for, for example this one: --since 2026-11-30T13:18:00Z"},
 		{nil, "--schedule is missing; give the fields of the crontab line and --time-zone, or the planned instant as --window-start"},
 	} {
 		args := append([]string{"--job", "shop/report"}, c.args...)
 		if _, err := parse(append(args, "--", "true"), windowStart, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "spec.") {
 			t.Errorf("%q: got %v, want %q", c.args, err, c.want)
+		}
+	}
+	for _, args := range [][]string{
+		{"--schedule", "* * * * *", "--time-zone", "Etc/UTC", "--order", "serial", "--since", "2026-11-30T13:18:00Z"},
+		{"--schedule", "* * * * *", "--time-zone", "Etc/UTC", "--order", "any"},
+		{"--window-start", "2026-11-30T13:18:00Z", "--order", "serial"},
+	} {
+		if _, err := parse(append(append([]string{"--job", "shop/report"}, args...), "--", "true"), windowStart, io.Discard); err != nil {
+			t.Errorf("%q: %v", args, err)
 		}
 	}
 	// Before the first instant of a schedule there is nothing to mean.
