@@ -19,6 +19,7 @@ var reasonMeaning = map[disposition.Reason]string{
 	disposition.JobGone:          "its Job was made, and deleted before it ran the window",
 	disposition.NewerWindow:      "catch-up is latest, and a newer window took its place",
 	disposition.ClockMoved:       "the clocks were moved, and under dst=once it is a window of nobody's Job",
+	disposition.Cancelled:        "a person took it back before it was caught up",
 }
 
 // ruleMeaning says in words why a missed window is not caught up.
@@ -29,6 +30,8 @@ var ruleMeaning = map[disposition.Rule]string{
 	disposition.OnlyLatest: "catch-up is latest, and a newer window is due",
 	disposition.GivenUp:    "Jobs were made for it several times, and none ran it",
 	disposition.Nameless:   "the CronJob's name leaves no room for the name of a Job",
+	disposition.Outside:    "it is no window of the CronJob's schedule any more, or older than what is answered for",
+	disposition.Gone:       "its CronJob was deleted",
 }
 
 // reasonCure says what a person can do about the cause.
