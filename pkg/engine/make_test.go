@@ -107,6 +107,30 @@ func TestCatchUpRunsEachMissedWindowOnceOldestFirst(t *testing.T) {
 	}
 }
 
+// A CronJob whose windows are missed minute by minute is told of every ten minutes.
+func TestCatchUpIsToldQuietly(t *testing.T) {
+	r := newRig(t)
+	r.asServer()
+	c := r.cronJob("sync", -3*m, catchUp(contract.CatchUpAll))
+	r.byHand()
+	for n := range 9 {
+		r.at(time.Duration(n)*m + 30*time.Second)
+		if ran := r.caughtUp(nil); len(ran) == 0 {
+			t.Fatalf("nothing is caught up in minute %d", n)
+		}
+	}
+	events := strings.Join(r.events(c), "\n")
+	if strings.Count(events, ReasonPlanned) != 1 || strings.Count(events, ReasonCaughtUp) != 1 {
+		t.Errorf("within ten minutes: %s", events)
+	}
+	r.at(11 * m)
+	r.caughtUp(nil)
+	events = strings.Join(r.events(c), "\n")
+	if strings.Count(events, ReasonPlanned) != 2 || strings.Count(events, ReasonCaughtUp) != 2 {
+		t.Errorf("afterwards: %s", events)
+	}
+}
+
 // Two leaders at once, looking in turns: each window runs once, and both come to the same.
 func TestTwoEnginesAtOnce(t *testing.T) {
 	r := newRig(t)

@@ -21,15 +21,17 @@ const (
 	ReasonNotJudged = "WindowsNotJudged" // something cannot be done for this CronJob
 )
 
-// quiet is how long after an Event about missed windows the next ones are gathered.
+// quiet is how long after an Event about missed windows the next ones are gathered, and how
+// long after one about planned windows nothing is told of the next ones.
 const quiet = 10 * time.Minute
 
 // told is what people were told of a CronJob, and what they are to be told next.
 type told struct {
-	missed   disposition.Gap // gathered; no windows: nothing
-	missedAt time.Time
-	planned  bool
-	note     string
+	missed    disposition.Gap // gathered; no windows: nothing
+	missedAt  time.Time
+	planned   bool // so the end of it is told
+	plannedAt time.Time
+	note      string
 }
 
 // tell writes Events about what was just decided: a range of windows is told once, not each
@@ -54,14 +56,14 @@ func (w *worker) tell(ctx context.Context, o *one) {
 	}
 	mine := slices.ContainsFunc(o.plans, o.mine)
 	switch n := len(o.decision.Plans); {
-	case n > 0 && !o.told.planned:
+	case n > 0 && !o.told.planned && now.Sub(o.told.plannedAt) >= quiet:
 		g := disposition.Gap{First: o.decision.Plans[0].WindowStart, Last: o.decision.Plans[n-1].WindowStart, Windows: int64(n)}
 		w.event(ctx, o, corev1.EventTypeNormal, ReasonPlanned, ranged(g)+" will be run later, oldest first", span(g))
-		o.told.planned = true
+		o.told.planned, o.told.plannedAt = true, now
 	case n == 0 && !mine && o.told.planned:
 		w.event(ctx, o, corev1.EventTypeNormal, ReasonCaughtUp, "all windows that were to be run later are closed", now.UTC().Format(time.RFC3339))
 		o.told.planned = false
-	case mine:
+	case mine && o.told.plannedAt.IsZero():
 		o.told.planned = true // by an engine before this one
 	}
 	if note := o.note(); note != o.told.note {
