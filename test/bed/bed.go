@@ -49,6 +49,7 @@ func Open(root string) (*Bed, error) {
 		return nil, fmt.Errorf("KUBECONFIG %s: %w", path, err)
 	}
 	config.QPS, config.Burst = -1, -1
+	config.WarningHandler = rest.NoWarnings{} // whoever wants to see them asks kubectl
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
