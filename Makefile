@@ -4,9 +4,11 @@ VERSION ?= $(shell sed -n 's/^appVersion: *//p' charts/onceguard/Chart.yaml)
 ARCH    ?= $(shell go env GOARCH)
 # Where images go: <IMAGE_PREFIX>onceguard-guard:<VERSION>
 IMAGE_PREFIX ?= onceguard/
-# Extra arguments of `go test`, e.g. TESTFLAGS='-run TestClaim -v', and of the demo, e.g. DEMOFLAGS=--keep
+# Extra arguments of `go test`, e.g. TESTFLAGS='-run TestClaim -v', of the demo, e.g. DEMOFLAGS=--keep,
+# and of one benchmark
 TESTFLAGS ?=
 DEMOFLAGS ?=
+BENCHFLAGS ?=
 
 BINARIES = guard guard-exec webhook kubectl-onceguard
 DIST     = dist/linux-$(ARCH)
@@ -69,9 +71,17 @@ demo: ## the whole story on a real cluster, with a table at the end (DEMOFLAGS=-
 	test/with-cluster.sh go run ./test/demo $(DEMOFLAGS)
 
 .PHONY: bench
-bench: ## claim and commit against pgbench, as ratios
+bench: bench-ledger bench-engine ## both benchmarks, see docs/benchmarks.md
+
+.PHONY: bench-ledger
+bench-ledger: ## claim and commit against pgbench, as ratios
 	@test/setup.sh postgres
-	go run ./test/bench
+	go run ./test/bench $(BENCHFLAGS)
+
+.PHONY: bench-engine
+bench-engine: ## the windows engine with 100,000 Jobs (BENCHFLAGS='-cronjobs 1000' is shorter)
+	@test/setup.sh postgres
+	test/bench/engine.sh $(BENCHFLAGS)
 
 .PHONY: lint
 lint: deploy-check ## formatting, vet, linters, chart, rendered manifests, shell scripts

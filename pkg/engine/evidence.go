@@ -69,7 +69,7 @@ func (w *worker) views(ctx context.Context, o *one, v disposition.View) ([]dispo
 			return nil, err
 		default:
 			found.at = v.Now
-			o.seen[j.uid] = found
+			o.saw(j.uid, found)
 		}
 	}
 	when := map[int64]time.Time{} // windows by their minute
@@ -97,13 +97,43 @@ func (w *worker) views(ctx context.Context, o *one, v disposition.View) ([]dispo
 			see.Ended, see.Complete = true, true
 			if at, ok := when[j.minutes]; ok && o.c.Forbid {
 				see.EndedAt = at
-				o.seen[j.uid] = seen{ended: true, complete: true, endedAt: at, reason: disposition.Starting, at: v.Now}
+				o.saw(j.uid, seen{ended: true, complete: true, endedAt: at, reason: disposition.Starting, at: v.Now})
 			}
 		}
 		out = append(out, see)
 	}
 	maps.DeleteFunc(o.seen, func(uid types.UID, _ seen) bool { return !known[uid] })
+	o.jobs = all
 	return out, nil
+}
+
+// saw remembers what was seen of a Job.
+func (s *subject) saw(uid types.UID, what seen) {
+	if s.seen == nil {
+		s.seen = map[types.UID]seen{}
+	}
+	s.seen[uid] = what
+}
+
+// forget drops what was seen of Jobs that say nothing any more: their windows are judged, and
+// they had ended before those began that are not. Else it would be kept for as long as the
+// Jobs are, for most of them.
+func (o *one) forget() {
+	judged := o.state.JudgedBefore
+	for _, j := range o.jobs {
+		was, ok := o.seen[j.uid]
+		if ok && !j.catchUp && was.ended && was.endedAt.Before(judged) && isJudged(o.state, j.window()) {
+			delete(o.seen, j.uid)
+		}
+	}
+	if len(o.seen) == 0 {
+		o.seen = nil // with the room it had
+	}
+}
+
+// isJudged reports whether nothing more is expected of a window.
+func isJudged(s disposition.State, window time.Time) bool {
+	return window.Before(s.JudgedBefore) && !slices.ContainsFunc(s.Open, window.Equal)
 }
 
 // What the ledger says about a window.

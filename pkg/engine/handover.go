@@ -65,6 +65,9 @@ func ending(former gaps.Schedule, c *cronJob, known gaps.Seen, saw map[types.UID
 	for _, j := range jobs {
 		if at := j.window(); !at.Before(former.Since) && !at.After(upto) {
 			was := saw[j.uid]
+			if isJudged(former.State, at) { // what was seen of it may be forgotten
+				was.ended, was.complete = true, true
+			}
 			if was.reason == "" {
 				was.reason = disposition.Starting
 			}

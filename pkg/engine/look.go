@@ -18,6 +18,7 @@ import (
 type one struct {
 	*subject
 	c        *cronJob
+	jobs     []job // those that were looked at
 	news     map[types.UID]bool
 	decision disposition.Decision
 	plans    []disposition.Plan
@@ -88,6 +89,7 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 			return err
 		}
 		w.tell(ctx, o)
+		o.forget()
 		back[o.subject] = true
 		w.put(o.subject, o.next(now), o.restless(now))
 	}

@@ -95,7 +95,7 @@ func (w *worker) touch(uid types.UID) {
 	w.mu.Lock()
 	s := w.subjects[uid]
 	if s == nil {
-		s = &subject{uid: uid, due: at, seen: map[types.UID]seen{}}
+		s = &subject{uid: uid, due: at}
 		w.subjects[uid] = s
 		heap.Push(&w.heap, s)
 	} else {

@@ -43,6 +43,7 @@ import (
 	"github.com/onceguard/onceguard/pkg/ledger"
 	"github.com/onceguard/onceguard/pkg/migrate"
 	"github.com/onceguard/onceguard/pkg/window"
+	"github.com/onceguard/onceguard/test/bench/cpu"
 	"github.com/onceguard/onceguard/test/postgres"
 )
 
@@ -174,21 +175,21 @@ func (b *bench) measure(ctx context.Context, kind string) (f figure, err error) 
 	if err := b.admin.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&before); err != nil {
 		return figure{}, err
 	}
-	server := b.serverCPU()
+	server := cpu.Tree(b.postmaster)
 	var n int64
 	var client time.Duration
 	if _, scripted := scripts[kind]; scripted {
 		f.rate, n, client, err = b.script(ctx, kind)
 	} else {
-		own := ownCPU()
+		own := cpu.Own()
 		f.rate, n, err = b.ours(ctx, kind)
-		client = ownCPU() - own
+		client = cpu.Own() - own
 	}
 	if err != nil {
 		return figure{}, err
 	}
 	each := float64(max(n, 1))
-	f.server = float64((b.serverCPU() - server).Microseconds()) / each
+	f.server = float64((cpu.Tree(b.postmaster) - server).Microseconds()) / each
 	f.client = float64(client.Microseconds()) / each
 	var wal int64
 	err = b.admin.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - $1::pg_lsn)::bigint", before).Scan(&wal)
