@@ -85,13 +85,14 @@ func TestGaps(t *testing.T) {
 		args []string
 		want string
 	}{
-		"all, newest first":   {[]string{"-A", "--since", "0"}, all},
-		"a job of a context":  {[]string{"order-sync", "-n", "shop", "--since", "0"}, all},
-		"a full name":         {[]string{"shop/order-sync", "--since", "0"}, all},
-		"late ones":           {[]string{"-A", "--since", "0", "--late"}, "shop/order-sync 08-09 2 late quota"},
-		"another namespace":   {[]string{"-n", "bank", "--since", "0"}, ""},
-		"nothing of the week": {[]string{"-A"}, ""},
-		"a limit":             {[]string{"-A", "--since", "0", "--limit", "1"}, "shop/order-sync 08-09 2 late quota"},
+		"all, newest first":    {[]string{"-A", "--since", "0"}, all},
+		"a job of a context":   {[]string{"order-sync", "-n", "shop", "--since", "0"}, all},
+		"a full name":          {[]string{"shop/order-sync", "--since", "0"}, all},
+		"late ones":            {[]string{"-A", "--since", "0", "--late"}, "shop/order-sync 08-09 2 late quota"},
+		"another namespace":    {[]string{"-n", "bank", "--since", "0"}, ""},
+		"late ones of any age": {[]string{"-A"}, "shop/order-sync 08-09 2 late quota"},
+		"nothing of the week":  {[]string{"bank/interest"}, ""},
+		"a limit":              {[]string{"-A", "--since", "0", "--limit", "1"}, "shop/order-sync 08-09 2 late quota"},
 	} {
 		if got := text(read(c.args...)); got != c.want {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
@@ -138,7 +139,7 @@ Note: CronJob bank/every: the instants of @every cannot be known
 	b.asOwner("UPDATE onceguard.job_schedule SET looked_at = clock_timestamp() - interval '3 hours' WHERE job_name = $1", orderSync)
 	b.asOwner("UPDATE onceguard.job_schedule SET looked_at = clock_timestamp(), schedule = '0 0 29 2 *' WHERE job_name = 'bank/interest'")
 	r = plugin(t, nil, "gaps", "-A", "--ledger-url-file", b.login).ok(t).flat()
-	r.has(t, "No gaps found. Looked for windows that nobody has run of all jobs of the last 168h0m0s", "CronJob shop/order-sync: no engine has looked since ")
+	r.has(t, "2 late, 0 missed, 0 skipped windows in 1 range of 1 job.", "CronJob shop/order-sync: no engine has looked since ")
 	if strings.Contains(r.stdout, "bank/interest:") {
 		t.Errorf("a CronJob with nothing due: %s", r.stdout)
 	}
@@ -148,8 +149,10 @@ Note: CronJob bank/every: the instants of @every cannot be known
 		code int
 		want []string
 	}{
-		"--fail":            {[]string{"-A", "--since", "0", "--fail"}, 1, []string{"shop/order-sync ", "error: 2 late, 5 missed, 1 skipped"}},
-		"--fail, nothing":   {[]string{"-n", "bank", "--since", "0", "--fail"}, 0, []string{"No gaps found"}},
+		"--fail":            {[]string{"-A", "--since", "0", "--fail"}, 1, []string{"shop/order-sync ", "error: 2 late, 5 missed, 1 skipped; notes about CronJobs bank/every, shop/order-sync"}},
+		"--fail, nothing":   {[]string{"bank/interest", "--fail"}, 0, []string{"No gaps found. Looked for windows that nobody has run of job bank/interest of the last 168h0m0s, and late ones of any age, in"}},
+		"--fail, a note":    {[]string{"-n", "bank", "--fail"}, 1, []string{"No gaps found", "error: notes about CronJobs bank/every"}},
+		"--fail, unwatched": {[]string{"-n", "none", "--fail"}, 1, []string{"no CronJob is recorded here", "error: nothing is judged"}},
 		"a bad age":         {[]string{"--since", "week"}, 2, []string{`--since "week"`, "7d"}},
 		"a negative limit":  {[]string{"--limit", "-1"}, 2, []string{"--limit"}},
 		"an index":          {[]string{"shop/order-sync#3"}, 2, []string{"as a whole: shop/order-sync"}},
@@ -165,6 +168,44 @@ Note: CronJob bank/every: the instants of @every cannot be known
 	}
 	plugin(t, nil, "grant", b.role, "--audit", "--revoke", "--ledger-url-file", b.owner).ok(t)
 	plugin(t, nil, "gaps", "-A", "--ledger-url-file", b.login).fails(t, 1, "may not read the record", "grant "+b.role+" --audit")
+}
+
+// A monitor that asks with --fail hears of an engine that looks no more, of a CronJob that
+// cannot be judged, and of what is late for longer than it looks back; not of a CronJob that
+// is gone.
+func TestGapsFailsWhenNothingIsWatched(t *testing.T) {
+	b := newBook(t)
+	b.watch(orderSync, "shop/order-sync", "0 * * * *", "Etc/UTC", hour(0))
+	fail := func(code int, words ...string) {
+		t.Helper()
+		plugin(t, nil, "gaps", "-n", "shop", "--fail", "--ledger-url-file", b.login).flat().fails(t, code, words...)
+	}
+	fail(0, "No gaps found")
+	b.asOwner("UPDATE onceguard.job_schedule SET looked_at = clock_timestamp() - interval '3 hours'")
+	fail(1, "no engine has looked since", "error: notes about CronJobs shop/order-sync")
+	b.asOwner("UPDATE onceguard.job_schedule SET gone_at = clock_timestamp()")
+	fail(0, "No gaps found")
+	b.asOwner("UPDATE onceguard.job_schedule SET gone_at = NULL, looked_at = clock_timestamp(), note = 'another ledger'")
+	fail(1, "Note: CronJob shop/order-sync: another ledger", "error: notes about")
+	b.asOwner("UPDATE onceguard.job_schedule SET note = NULL")
+	b.gap(orderSync, "shop/order-sync", hour(1), hour(2), 2, disposition.Late, disposition.Image, "", "")
+	fail(1, "error: 2 late, 0 missed, 0 skipped")
+	for i := range maxUnjudged + 1 {
+		b.watch(fmt.Sprintf("shop/n%d", i), fmt.Sprintf("shop/n%d", i), "@every 1h", "", hour(0))
+	}
+	b.asOwner("UPDATE onceguard.job_schedule SET note = 'every' WHERE schedule = '@every 1h'")
+	fail(1, "error: 2 late, 0 missed, 0 skipped; notes about CronJobs shop/n0, shop/n1, shop/n2, shop/n3, shop/n4 and 1 more")
+}
+
+// Neighbours that are cut out of a range may leave pieces of it between two windows.
+func TestPiecesOfRangesWithoutAWindowAreNotShown(t *testing.T) {
+	b := newBook(t)
+	b.watch(orderSync, "shop/order-sync", "0 * * * *", "Asia/Shanghai", hour(0))
+	b.gap(orderSync, "shop/order-sync", hour(1), hour(2), 2, disposition.Missed, disposition.Controller, "", "")
+	b.gap(orderSync, "shop/order-sync", hour(2).Add(time.Microsecond), hour(3).Add(-time.Microsecond), 1, disposition.Missed, disposition.Controller, "", "")
+	b.gap(orderSync, "shop/order-sync", hour(4).Add(time.Microsecond), hour(6), 3, disposition.Missed, disposition.Controller, "", "")
+	plugin(t, nil, "gaps", orderSync, "--since", "0", "--ledger-url-file", b.login).ok(t).has(t,
+		at(5)+"  06:00:00Z         2  missed", at(1)+"  02:00:00Z         2  missed", "0 late, 4 missed, 0 skipped windows in 2 ranges of 1 job.")
 }
 
 // Each answer that explain knows, from a record that has it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/onceguard/onceguard/pkg/audit"
 	"github.com/onceguard/onceguard/pkg/disposition"
-	"github.com/onceguard/onceguard/pkg/window"
 )
 
 func (p *program) gapsCommand() *cobra.Command {
@@ -59,9 +59,9 @@ JOB is NAME (in the namespace), NAMESPACE/NAME or the full name of the record.`,
 	}
 	p.outputFlag(c, &output)
 	c.Flags().BoolVarP(&p.allNamespaces, "all-namespaces", "A", false, "jobs of all namespaces in this ledger")
-	c.Flags().StringVar(&since, "since", "7d", "only ranges that reach into so long before now: 7d, 36h; 0 means all")
+	c.Flags().StringVar(&since, "since", "7d", "only ranges that reach into so long before now, and all that are late: 7d, 36h; 0 means all")
 	c.Flags().BoolVar(&f.Late, "late", false, "only what is late")
-	c.Flags().BoolVar(&fail, "fail", false, "exit with 1 when a window is late or missed, for scripts")
+	c.Flags().BoolVar(&fail, "fail", false, "exit with 1 when a window is late or missed, or when that is not known for a CronJob: for scripts")
 	c.Flags().IntVar(&f.Limit, "limit", 200, "at most so many ranges; 0 means all")
 	return c
 }
@@ -126,10 +126,46 @@ func (p *program) gaps(ctx context.Context, f audit.GapFilter, output string, fa
 	} else {
 		err = p.dueTable(d, f, ledger.name)
 	}
-	if err == nil && fail && d.Totals.Late+d.Totals.Missed > 0 {
-		err = fmt.Errorf("%s", d.Totals)
+	if err == nil && fail {
+		err = d.alarm()
 	}
 	return err
+}
+
+// alarm is an error when a window is late or missed, and when that would not be known.
+func (d dues) alarm() error {
+	var texts, unjudged []string
+	if d.Totals.Late+d.Totals.Missed > 0 {
+		texts = append(texts, d.Totals.String())
+	}
+	for _, x := range d.Schedules {
+		if len(x.notes()) > 0 {
+			unjudged = append(unjudged, printable(x.CronJob))
+		}
+	}
+	switch n := len(unjudged); {
+	case n > maxUnjudged:
+		texts = append(texts, fmt.Sprintf("notes about CronJobs %s and %d more", strings.Join(unjudged[:maxUnjudged], ", "), n-maxUnjudged))
+	case n > 0:
+		texts = append(texts, "notes about CronJobs "+strings.Join(unjudged, ", "))
+	case len(d.Schedules) == 0:
+		texts = append(texts, "nothing is judged")
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "; "))
+}
+
+// maxUnjudged is how many CronJobs an alarm names.
+const maxUnjudged = 5
+
+// notes say what is amiss with a CronJob that is there.
+func (x watched) notes() []string {
+	if x.GoneAt != nil {
+		return nil
+	}
+	return slices.DeleteFunc([]string{x.Note, x.NotLooked}, func(s string) bool { return s == "" })
 }
 
 func readDues(ctx context.Context, ledger *connection, f audit.GapFilter) (d dues, err error) {
@@ -168,49 +204,6 @@ func readDues(ctx context.Context, ledger *connection, f audit.GapFilter) (d due
 		d.Gaps = []audit.Gap{}
 	}
 	return d, nil
-}
-
-// scheduleOfGap is the schedule that a range was due by, if its instants can be known.
-func scheduleOfGap(g audit.Gap) (window.Schedule, bool) {
-	s, err := window.ParseSchedule(g.Schedule, g.TimeZone)
-	return s.With(g.DST), err == nil && s.Known()
-}
-
-// snapped moves the ends of a range that was cut to windows: a cut leaves instants between.
-func snapped(g audit.Gap) audit.Gap {
-	s, known := scheduleOfGap(g)
-	if !known {
-		return g
-	}
-	first, last := s.Next(g.FirstWindow.Add(-time.Nanosecond)), s.Newest(g.FirstWindow, g.LastWindow)
-	if !last.IsZero() && !first.After(last) {
-		g.FirstWindow, g.LastWindow = first, last
-	}
-	return g
-}
-
-// maxTaken bounds the windows that are read to count the others of a range.
-const maxTaken = 10_000
-
-// unanswered counts the windows of a range that have neither run since nor are planned: those
-// have another answer. Ranges that were recorded by a schedule that cannot be computed stay
-// as they are.
-func unanswered(ctx context.Context, ledger *connection, g audit.Gap) (audit.Gap, error) {
-	s, known := scheduleOfGap(g)
-	if !known || g.Taken == 0 || g.Taken > maxTaken {
-		return g, nil
-	}
-	taken, err := audit.Taken(ctx, ledger, g.JobName, g.FirstWindow, g.LastWindow, maxTaken)
-	if err != nil {
-		return g, err
-	}
-	g.Windows = s.Count(g.FirstWindow.Add(-time.Nanosecond), g.LastWindow)
-	for _, at := range taken { // others were due by another CronJob
-		if s.Contains(at) {
-			g.Windows--
-		}
-	}
-	return g, nil
 }
 
 // clock is the database's.
@@ -301,10 +294,8 @@ func (p *program) dueTable(d dues, f audit.GapFilter, ledger string) error {
 		b.WriteString(folded("Note: ", "no CronJob is recorded here, so nothing is judged: "+errNoEngine.Error()))
 	}
 	for _, x := range d.Schedules {
-		for _, note := range []string{x.Note, x.NotLooked} {
-			if note != "" && x.GoneAt == nil {
-				b.WriteString(folded("Note: ", fmt.Sprintf("CronJob %s: %s", x.CronJob, note)))
-			}
+		for _, note := range x.notes() {
+			b.WriteString(folded("Note: ", fmt.Sprintf("CronJob %s: %s", x.CronJob, note)))
 		}
 	}
 	_, err := fmt.Fprint(p.stdout, b.String())
@@ -356,8 +347,8 @@ func describeGaps(f audit.GapFilter) string {
 	if f.Late {
 		text += ", and that are late,"
 	}
-	if f.Since > 0 {
-		text += " of the last " + f.Since.String()
+	if f.Since > 0 && !f.Late {
+		text += " of the last " + f.Since.String() + ", and late ones of any age,"
 	}
 	return text
 }
@@ -382,12 +373,4 @@ func folded(head, prose string) string {
 		line += word
 	}
 	return b.String() + line + "\n"
-}
-
-// dueBy reports whether an instant is one of a schedule.
-func dueBy(x audit.Schedule, at time.Time) (s window.Schedule, is bool, err error) {
-	if s, err = scheduleOfCronJob(x); err != nil {
-		return s, false, err
-	}
-	return s, s.Contains(at), nil
 }

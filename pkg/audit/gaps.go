@@ -116,7 +116,7 @@ FROM onceguard.gaps v LEFT JOIN onceguard.schedules k ON k.job_name = v.job_name
 `
 	gapsSQL = gapColumns + `WHERE ` + chosen + `
   AND (NOT $3::bool OR v.status = 'late')
-  AND v.last_window >= CASE WHEN $4::float8 = 0 THEN '-infinity' ELSE statement_timestamp() - make_interval(secs => $4) END
+  AND (v.status = 'late' OR v.last_window >= CASE WHEN $4::float8 = 0 THEN '-infinity' ELSE statement_timestamp() - make_interval(secs => $4) END)
 ORDER BY v.last_window DESC, v.job_name, v.cron_job_uid, v.first_window DESC
 LIMIT $5::int`
 
@@ -154,7 +154,7 @@ LIMIT $3::int`
 type GapFilter struct {
 	Namespace, Job string        // as in Filter
 	Late           bool          // only those that may still be run
-	Since          time.Duration // only those that reach into so long before now, by the database's clock
+	Since          time.Duration // only those that reach into so long before now, by the database's clock, and all late ones
 	Limit          int           // the greatest number of gaps given; 0 means all
 }
 
