@@ -36,7 +36,7 @@ func ParseSchedule(schedule, timeZone string) (Schedule, error) {
 		timeZone = name
 	}
 	if timeZone != "" {
-		zone, err := time.LoadLocation(timeZone)
+		zone, err := loadZone(timeZone)
 		if err != nil || timeZone == "Local" {
 			return Schedule{}, fmt.Errorf("spec.timeZone: %q is not a time zone; give a name like Europe/Berlin or Etc/UTC", timeZone)
 		}

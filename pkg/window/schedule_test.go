@@ -1,6 +1,7 @@
 package window
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -123,5 +124,29 @@ func TestNewestOverManyYearsIsFast(t *testing.T) {
 	}
 	if got, want := s.Newest(at("1990-01-01T00:00:00Z"), at("2025-12-20T00:00:00Z")), at("2025-10-31T22:59:00Z"); !got.Equal(want) {
 		t.Fatalf("got %s, want %s", got, want)
+	}
+}
+
+func TestAZoneIsReadOnceAndAWrongOneEachTime(t *testing.T) {
+	for range 2 {
+		a, err := ParseSchedule("0 3 * * *", "Europe/Berlin")
+		if err != nil || a.Zone().String() != "Europe/Berlin" {
+			t.Fatal(a.Zone(), err)
+		}
+		b, err := ParseSchedule("TZ=Europe/Berlin 0 3 * * *", "")
+		if err != nil || b.Zone() != a.Zone() {
+			t.Errorf("read twice: %v", err)
+		}
+		for _, wrong := range []string{"Europe/Nowhere", "../etc/passwd", "Local"} {
+			if _, err := ParseSchedule("0 3 * * *", wrong); err == nil {
+				t.Errorf("%q is accepted", wrong)
+			}
+		}
+	}
+	for i := range 2 * mostZones { // the same zone, in as many spellings as anybody likes
+		_, _ = ParseSchedule("0 3 * * *", "Europe"+strings.Repeat("/", i%200+1)+strings.Repeat("./", i/200)+"Berlin")
+	}
+	if n := len(zonesRead.known); n > mostZones {
+		t.Errorf("%d zones are remembered", n)
 	}
 }
