@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/disposition"
 	"github.com/onceguard/onceguard/pkg/gaps"
 )
@@ -242,6 +243,7 @@ func (o *one) judgement(now time.Time) (gaps.Judgement, bool) {
 			DST: set.DST, CatchUp: set.CatchUp, Since: set.Since, State: d.State, Note: o.note(),
 		},
 		From: o.recorded.State.JudgedBefore, Gaps: d.Gaps, Plans: d.Plans, Unplan: d.Unplan, Exhaust: d.Exhaust,
+		Hold: set.OnCrash == contract.OnCrashHold,
 	}
 	if j.From.IsZero() {
 		j.From = o.state.JudgedBefore

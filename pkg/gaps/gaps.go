@@ -190,6 +190,9 @@ type Judgement struct {
 	Plans   []disposition.Plan
 	Unplan  []disposition.Gap
 	Exhaust []disposition.Gap
+	// Hold: a window of Exhaust whose last attempt crashed, or was lost, is held, for a person
+	// to decide (on-crash=hold).
+	Hold bool
 }
 
 // recorded is a Judgement as engine_judge takes it.
@@ -212,6 +215,7 @@ type recorded struct {
 	Plans        []plan             `json:"plans,omitempty"`
 	Unplan       []disposition.Gap  `json:"unplan,omitempty"`
 	Exhaust      []disposition.Gap  `json:"exhaust,omitempty"`
+	Hold         bool               `json:"hold,omitempty"`
 }
 
 type plan struct {
@@ -234,6 +238,7 @@ func Judge(ctx context.Context, db DB, judgements []Judgement) error {
 			Job: j.JobName, UID: j.CronJobUID, CronJob: j.CronJob, Schedule: j.Schedule.Schedule, TimeZone: j.TimeZone, DST: j.DST, CatchUp: j.CatchUp,
 			Since: j.Since, JudgedBefore: j.State.JudgedBefore, Open: j.State.Open, Suspensions: j.State.Suspensions, Note: cut(j.Note),
 			From: j.From, Before: j.Before, Gaps: cutAll(j.Gaps), Unplan: cutAll(j.Unplan), Exhaust: cutAll(j.Exhaust),
+			Hold: j.Hold,
 		}
 		for _, p := range j.Plans {
 			r.Plans = append(r.Plans, plan{p.WindowStart, p.Reason})

@@ -303,6 +303,32 @@ func TestExhaust(t *testing.T) {
 	}
 }
 
+// on-crash=hold: what crashed, or died, is for a person to decide, as if another claim had come. What
+// he has let go on since, and what failed otherwise, is not.
+func TestExhaustHolds(t *testing.T) {
+	b := open(t)
+	for i, s := range []string{"failed", "failed", "dead", "failed"} {
+		b.execution(job, at(i), s)
+	}
+	for _, i := range []int{1, 3} {
+		b.exec("UPDATE onceguard.job_attempt SET outcome = 'crashed' WHERE window_start = $1", at(i))
+	}
+	b.exec("UPDATE onceguard.job_execution SET decided = attempt WHERE window_start = $1", at(3))
+	j := judged("u1", 0, 9)
+	j.Hold = true
+	for m := range 4 {
+		j.Exhaust = append(j.Exhaust, gap(m, m, Missed, JobFailed))
+	}
+	b.judge(j)
+	want := "exhausted job-failed, held held, held held, exhausted job-failed"
+	if got := b.text(`SELECT string_agg(status || ' ' || reason, ', ' ORDER BY window_start) FROM onceguard.job_execution`); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err := admin.Release(t.Context(), b.owner, window(1), "ann", "nothing was sent"); err != nil {
+		t.Error(err)
+	}
+}
+
 // A CronJob that is gone has no window that may still come, and plans of people go on.
 func TestGone(t *testing.T) {
 	b := open(t)
@@ -401,7 +427,7 @@ func TestRights(t *testing.T) {
 	for _, sql := range []string{
 		"INSERT INTO onceguard.job_gap SELECT * FROM onceguard.job_gap", "DELETE FROM onceguard.job_plan", "UPDATE onceguard.job_schedule SET note = ''", "TABLE onceguard.job_execution",
 		"SELECT onceguard.rerun('shop/a', now(), 'x', 'y')", "SELECT onceguard.backfill('shop/a', ARRAY[now()], 'none', 'x', 'y')", "SELECT onceguard.grant_engine('x')",
-		"SELECT onceguard.claim('shop/a', now(), gen_random_uuid(), '1 s')", "SELECT onceguard.exhaust('shop/a', now(), 'x', 'y')", "SELECT onceguard.drop_plans('{shop/a}')",
+		"SELECT onceguard.claim('shop/a', now(), gen_random_uuid(), '1 s')", "SELECT onceguard.exhaust('shop/a', now(), 'x', 'y', true)", "SELECT onceguard.drop_plans('{shop/a}')",
 		"SELECT onceguard.unhold('shop/a', now(), 'x', 'y')", "SELECT onceguard.cancel_backfill('shop/a', now(), now(), 'x', 'y')",
 	} {
 		if _, err := b.engine.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "42501") {

@@ -191,13 +191,14 @@ END $$;
 COMMENT ON FUNCTION onceguard.record_gaps IS 'Internal: replaces the gaps of a CronJob from an instant on. The first continues the recorded one before it when that ends at the window before, and says the same.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.exhaust(job_name text, window_start timestamptz, reason text, evidence text) RETURNS void
+CREATE FUNCTION onceguard.exhaust(job_name text, window_start timestamptz, reason text, evidence text, hold_on_crash boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     lane text;
     e onceguard.job_execution;
     expires timestamptz;
+    held boolean;
 BEGIN
     FOR lane IN SELECT s.name FROM onceguard.stands(exhaust.job_name, ARRAY[exhaust.window_start]) s WHERE NOT s.closed AND NOT s.alive ORDER BY 1 LOOP
         -- Not what a person has opened again since, nor what commits, or is claimed, just now.
@@ -210,11 +211,15 @@ BEGIN
         END IF;
         UPDATE onceguard.job_attempt t SET message = left(exhaust.evidence, 1024)
         WHERE t.job_name = lane AND t.window_start = exhaust.window_start AND t.attempt = e.attempt AND t.message IS NULL;
-        PERFORM onceguard.end_window(lane, exhaust.window_start, 'exhausted', exhaust.reason, 'engine');
+        -- As the next claim would, if there were one.
+        held := exhaust.hold_on_crash AND e.attempt > coalesce(e.decided, 0) AND (e.status = 'running' OR EXISTS (
+            SELECT FROM onceguard.job_attempt a WHERE a.job_name = lane AND a.window_start = exhaust.window_start
+              AND a.attempt = e.attempt AND a.outcome IN ('crashed', 'lost')));
+        PERFORM onceguard.end_window(lane, exhaust.window_start, CASE WHEN held THEN 'held' ELSE 'exhausted' END, CASE WHEN held THEN 'held' ELSE exhaust.reason END, 'engine');
     END LOOP;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.exhaust IS 'Internal: closes a window that no Job will try again; a dead attempt is recorded lost. It never waits, and leaves alone what it would have to wait for.';
+COMMENT ON FUNCTION onceguard.exhaust IS 'Internal: closes a window that no Job will try again, as held when its attempt crashed and that is asked for, else as exhausted; a dead attempt is recorded lost. It never waits, and leaves alone what it would have to wait for.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_judge(judgements jsonb) RETURNS int[]
@@ -309,11 +314,11 @@ BEGIN
         END IF;
     END LOOP;
     -- Behind all that is waited for.
-    FOR g IN SELECT r.job, x.first, x.last, x.reason, x.evidence
-             FROM ROWS FROM (jsonb_to_recordset(engine_judge.judgements) AS (job text, exhaust jsonb)) WITH ORDINALITY AS r(job, exhaust, n)
+    FOR g IN SELECT r.job, r.hold, x.first, x.last, x.reason, x.evidence
+             FROM ROWS FROM (jsonb_to_recordset(engine_judge.judgements) AS (job text, hold boolean, exhaust jsonb)) WITH ORDINALITY AS r(job, hold, exhaust, n)
              CROSS JOIN LATERAL jsonb_to_recordset(r.exhaust) AS x(first timestamptz, last timestamptz, reason text, evidence text)
              WHERE (r.n - 1)::int <> ALL (outdated) ORDER BY r.job COLLATE "C", x.first LOOP
-        PERFORM onceguard.exhaust(g.job, g.first, g.reason, g.evidence);
+        PERFORM onceguard.exhaust(g.job, g.first, g.reason, g.evidence, coalesce(g.hold, false));
     END LOOP;
     RETURN outdated;
 END $$;
