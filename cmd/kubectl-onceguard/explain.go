@@ -94,11 +94,8 @@ func (p *program) gather(ctx context.Context, ledger *connection, namespace, job
 	if f.claimed = err == nil; err != nil && !errors.Is(err, audit.ErrNotFound) {
 		return f, ledger.explain(err)
 	}
-	if f.due, err = audit.DueOf(ctx, ledger, base(f.job), f.start); err != nil {
-		return f, ledger.explain(err)
-	}
-	for i := range f.due.Gaps {
-		f.due.Gaps[i] = snapped(f.due.Gaps[i])
+	if f.due, err = dueOf(ctx, ledger, base(f.job), f.start); err != nil {
+		return f, err
 	}
 	if f.claimed && f.due.Plan != nil && !audit.Opens(f.due.Plan.Reprocess, f.story.Window.State) {
 		f.due.Plan = nil

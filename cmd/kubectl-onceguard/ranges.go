@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/onceguard/onceguard/pkg/audit"
@@ -25,6 +26,23 @@ func snapped(g audit.Gap) audit.Gap {
 		g.FirstWindow, g.LastWindow = first, last
 	}
 	return g
+}
+
+// dueOf gives what is recorded of a window beside its execution: of the ranges those that it
+// is a window of. A range covers instants, too, that its schedule does not have.
+func dueOf(ctx context.Context, ledger *connection, job string, start time.Time) (audit.Due, error) {
+	due, err := audit.DueOf(ctx, ledger, job, start)
+	if err != nil {
+		return due, ledger.explain(err)
+	}
+	due.Gaps = slices.DeleteFunc(due.Gaps, func(g audit.Gap) bool {
+		s, known := scheduleOfGap(g)
+		return known && !s.Contains(start)
+	})
+	for i := range due.Gaps {
+		due.Gaps[i] = snapped(due.Gaps[i])
+	}
+	return due, nil
 }
 
 // maxTaken bounds the windows that are read to count the others of a range.

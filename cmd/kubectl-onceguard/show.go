@@ -92,9 +92,9 @@ func (p *program) show(ctx context.Context, job string, start *time.Time, output
 	if err != nil {
 		return ledger.explain(err)
 	}
-	due, err := audit.DueOf(ctx, ledger, base(found.JobName), *start)
+	due, err := dueOf(ctx, ledger, base(found.JobName), *start)
 	if err != nil {
-		return ledger.explain(err)
+		return err
 	}
 	if !story.Window.Planned {
 		due.Plan = nil
@@ -188,7 +188,7 @@ func (p *program) storyTable(s audit.Story, due audit.Due) error {
 		row("Planned", printable(planEvidence(*due.Plan)))
 	}
 	for _, g := range due.Gaps {
-		row("Came late", printable(gapEvidence(snapped(g))))
+		row("Came late", printable(gapEvidence(g)))
 	}
 	row("Closed by", text(x.ClosedBy))
 	row("Completed", instant(x.CompletedAt))
