@@ -152,10 +152,16 @@ func (e *explanation) scheduled(f facts) {
 			e.evidence("%s: it is an instant of its schedule %s, which is watched since %s", name, zoned(x.Schedule, x.TimeZone), instant(&x.Since))
 			if e.Answer != notJudged {
 				e.Answer, e.Means = beforeGuarding, "guarding began, or the schedule, its zone, the job's name or its ledger was last changed, only at "+instant(&x.Since)+": older windows are not answered for"
-				e.ToDo, e.Command = runAfterAll, backfillOf(f, " --before-guarding")
+				e.runLater(f, "")
 			}
 		case x.GoneAt != nil && f.start.After(*x.GoneAt):
 			e.evidence("%s: it was gone by then", name)
+		case x.GoneAt != nil && (x.JudgedBefore == nil || !f.start.Before(*x.JudgedBefore)):
+			e.evidence("%s: it was an instant of its schedule %s, and was not judged by then", name, zoned(x.Schedule, x.TimeZone))
+			if e.Answer != notJudged {
+				e.Answer, e.Means = notJudged, "its CronJob was deleted before the engine had judged it: whether its Job came is not known, and no other one comes"
+				e.runLater(f, "")
+			}
 		default:
 			if s.Invented(f.start) {
 				e.evidence("%s: its civil time does not occur that day, since the clocks are put forward: only dst=once has this window, and the engine makes its Job", name)
@@ -177,7 +183,7 @@ func orNone(t time.Time) string {
 // executed answers from the window's row.
 func (e *explanation) executed(f facts) {
 	x := f.story.Window
-	judged := e.Answer == notJudged // an instant of a schedule that is there: the engine can run it
+	flags, unable := f.runner()
 	e.Answer, e.Means = string(x.State), state(x)
 	e.ToDo, e.Command = toDo(x)
 	if x.Reason != nil {
@@ -200,13 +206,13 @@ func (e *explanation) executed(f facts) {
 		e.evidence("attempt %d in pod %s: %s", last.Attempt, place(last.Namespace, last.Pod), ending(&last.Outcome, last.ExitCode, last.Message))
 	}
 	switch {
-	case !judged || strings.ContainsAny(f.job, "#@"):
+	case unable != "" || strings.ContainsAny(f.job, "#@"):
 	case x.State == audit.Failed, x.State == audit.LeaseEnded:
-		e.ToDo, e.Command = "its Job's next retry runs it, if there is one left; else", backfillOf(f, " --reprocess failed")
+		e.ToDo, e.Command = "its Job's next retry runs it, if there is one left; else", backfillOf(f, flags+" --reprocess failed")
 	case x.State == audit.Exhausted:
-		e.Command = backfillOf(f, " --reprocess failed")
+		e.Command = backfillOf(f, flags+" --reprocess failed")
 	case x.State == audit.Skipped:
-		e.Command = backfillOf(f, "")
+		e.Command = backfillOf(f, flags)
 	}
 }
 
@@ -223,13 +229,55 @@ func (e *explanation) gone(f facts, g audit.Gap) {
 		if rule := ruleMeaning[g.Rule]; rule != "" {
 			e.Means += "; not caught up: " + rule
 		}
-		e.ToDo, e.Command = runAfterAll, backfillOf(f, "")
-		if cure != "" {
-			e.ToDo = cure + "; " + e.ToDo
-		}
+		e.runLater(f, cure)
 	case disposition.Skipped:
-		e.ToDo, e.Command = runAfterAll, backfillOf(f, "")
+		e.runLater(f, "")
 	}
+}
+
+// runLater says how a window that nobody has run can be run after all; cure is what is to
+// be done about the CronJob before.
+func (e *explanation) runLater(f facts, cure string) {
+	flags, unable := f.runner()
+	if unable != "" {
+		e.ToDo, e.Command = unable, ""
+		return
+	}
+	e.ToDo, e.Command = runAfterAll, backfillOf(f, flags)
+	if cure != "" {
+		e.ToDo = cure + "; " + e.ToDo
+	}
+}
+
+// runner gives the flags with which a backfill of the window is accepted, or why none is.
+func (f facts) runner() (flags, unable string) {
+	if len(f.schedules) == 0 {
+		return "", "only a Job made by hand can run it: " + errNoEngine.Error()
+	}
+	var there, able []audit.Schedule
+	for _, x := range f.schedules {
+		if x.GoneAt != nil {
+			continue
+		}
+		there = append(there, x)
+		if _, is, err := dueBy(x, f.start); err == nil && is {
+			able = append(able, x)
+		}
+	}
+	if len(there) == 0 {
+		return "", "its CronJob was deleted, so nothing can run it; create it again, then backfill it with --before-guarding"
+	}
+	if len(able) == 0 {
+		return "", "only a Job made by hand can run it: its CronJob's schedule has no such instant any more, or cannot be computed"
+	}
+	x := able[max(0, slices.IndexFunc(able, func(x audit.Schedule) bool { return !f.start.Before(x.Since) }))]
+	if len(there) > 1 {
+		flags = " --cronjob " + printable(x.CronJob)
+	}
+	if f.start.Before(x.Since) {
+		flags += " --before-guarding"
+	}
+	return flags, ""
 }
 
 func (e *explanation) planned(f facts, x audit.Plan) {
