@@ -54,7 +54,6 @@ func (d *decider) byJob(w time.Time, j Job) (Gap, answer) {
 		if d.forced && w.Before(d.settled) {
 			// All that is behind it shall not wait: it is looked at by itself from now on, and
 			// should it run after all, its execution is the answer.
-			d.passed = append(d.passed, w)
 			return g, gone
 		}
 		d.look(d.Now.Add(min(poll, max(Grace, d.Now.Sub(w)))))

@@ -69,7 +69,6 @@ type decider struct {
 
 	stopped time.Time // the first window that is not judged for good; zero for none
 	joins   bool      // the last window looked at belongs to the last of gaps
-	passed  []time.Time
 
 	state    State
 	gaps     []Gap

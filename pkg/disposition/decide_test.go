@@ -82,6 +82,18 @@ func TestASuspensionIsEvidence(t *testing.T) {
 	}
 }
 
+func TestPlansOfASuspendedCronJobSayWhatTheyWaitFor(t *testing.T) {
+	v := plainView()
+	v.CronJob.Suspended, v.Plans = true, []Plan{{WindowStart: at("10:00"), By: "ada", CronJobUID: "u"}, {WindowStart: at("10:10"), By: "ada", CronJobUID: "other"}}
+	if d := Decide(v); d.Note != "it is suspended: no Job is made for its planned windows (1) until the resume" {
+		t.Error(d.Note)
+	}
+	v.Executions = []Execution{ran("10:00")}
+	if d := Decide(v); d.Note != "" {
+		t.Error(d.Note)
+	}
+}
+
 func ran(clock string) Execution {
 	return Execution{WindowStart: at(clock), Closed: true, UpdatedAt: at(clock)}
 }
@@ -106,6 +118,11 @@ func planned(clock string, reason Reason) Plan {
 func all(v *View) {
 	s := &v.CronJob.Settings
 	s.CatchUp, s.CatchUpLimit, s.CatchUpAge, s.CatchUpParallel = contract.CatchUpAll, 100, contract.Duration(24*time.Hour), 1
+}
+
+func serial(v *View) {
+	all(v)
+	v.CronJob.Settings.Order = contract.OrderSerial
 }
 
 func TestDecide(t *testing.T) {
@@ -278,7 +295,7 @@ func TestDecide(t *testing.T) {
 		{"suspended: nothing is made", func(v *View) {
 			all(v)
 			v.CronJob.Suspended, v.Plans = true, []Plan{planned("10:00", Controller), planned("10:10", Controller)}
-		}, "gap 10:20 1 late controller; judged 10:20; next 10:35"},
+		}, "gap 10:20 1 late controller; note; judged 10:20; next 10:35"},
 		{"a plan of another CronJob of the job", func(v *View) {
 			all(v)
 			p := planned("10:00", Controller)
@@ -334,6 +351,46 @@ func TestDecide(t *testing.T) {
 		{"alive without a Job", func(v *View) {
 			v.State.JudgedBefore, v.Executions = at("10:20"), []Execution{{WindowStart: at("10:20"), Alive: true, UpdatedAt: at("10:20")}}
 		}, "open 10:20; judged 10:25:01; next 10:30"},
+		{"failed, and another CronJob's Job ran it", func(v *View) {
+			e := failed("10:00", "10:03")
+			e.Foreign = true
+			v.Executions, v.Jobs = []Execution{e, ran("10:10"), ran("10:20")}, []Job{ended(job("10:00"), "10:01", JobFailed)}
+		}, "open 10:00; judged 10:25:01; next 10:31"},
+		{"another CronJob's Job has tried what is caught up here", func(v *View) {
+			all(v)
+			v.State.JudgedBefore, v.State.Open, v.Executions = at("10:20"), []time.Time{at("09:00")}, []Execution{failed("09:00", "10:20")}
+			v.Executions[0].Foreign = true
+			v.Plans = []Plan{madeFor(planned("09:00", Overlap), 1, "10:15")}
+		}, "gap 10:20 1 late controller; make 09:00; open 09:00; judged 10:20; next 10:26"},
+		{"a person runs again what was tried", func(v *View) { // by then it counts as never made
+			all(v)
+			v.State.JudgedBefore, v.State.Open, v.Executions = at("10:20"), []time.Time{at("09:00")}, []Execution{failed("09:00", "10:20")}
+			v.Plans = []Plan{madeFor(planned("09:00", Overlap), 0, "10:15")}
+			v.Jobs = []Job{catchUp(ended(job("09:00"), "10:16", JobFailed))}
+		}, "gap 10:20 1 late controller; make 09:00; open 09:00; judged 10:20; next 10:26"},
+		{"serial: one is not makable yet, and no newer one is made", func(v *View) {
+			serial(v)
+			v.Plans = []Plan{madeFor(planned("10:00", Controller), 1, "10:15"), planned("10:10", Controller)}
+			v.Jobs = []Job{catchUp(ended(job("10:00"), "10:24:30", DeadlineExceeded))}
+		}, "gap 10:20 1 late controller; open 10:00; judged 10:20; next 10:25:30"},
+		{"serial: nor while another CronJob has to make an older one", func(v *View) {
+			serial(v)
+			v.State.JudgedBefore = at("10:20")
+			v.Plans = []Plan{planned("10:00", Controller), planned("10:10", Controller)}
+			v.Plans[0].CronJobUID = "other"
+		}, "gap 10:20 1 late controller; judged 10:20; next 10:30"},
+		{"serial: an older one is made though newer ones have not ended: they wait for it", func(v *View) {
+			serial(v)
+			v.State.JudgedBefore = at("10:20")
+			v.Plans = []Plan{planned("09:50", Controller), planned("10:00", Controller), madeFor(planned("10:10", Controller), 1, "10:22")}
+			v.Jobs = []Job{catchUp(job("10:10"))}
+		}, "gap 10:20 1 late controller; make 09:50; open 09:50; open 10:10; judged 10:20; next 10:26"},
+		{"serial: but not beside a still older one", func(v *View) {
+			serial(v)
+			v.State.JudgedBefore, v.Executions = at("10:20"), []Execution{ran("09:40")} // its pod ends
+			v.Plans = []Plan{planned("09:50", Controller)}
+			v.Jobs = []Job{catchUp(job("09:40"))}
+		}, "gap 10:20 1 late controller; judged 10:20; next 10:31"},
 		{"a person runs a failed one again", func(v *View) {
 			v.State.JudgedBefore, v.State.Open, v.Executions = at("10:20"), []time.Time{at("09:00")}, []Execution{failed("09:00", "09:03")}
 			v.Plans = []Plan{{WindowStart: at("09:00"), By: "ada", CronJobUID: "u"}}

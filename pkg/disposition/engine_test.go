@@ -86,7 +86,7 @@ func (w *world) look(e *simEngine, cronJob CronJob, jobs []Job) {
 	d := Decide(v)
 	w.counts["looks"]++
 	e.next = d.Next
-	w.promise(d.Note == "", "a note: %s", d.Note)
+	w.promise(d.Note == "" || v.CronJob.Suspended && len(v.Plans) > 0, "a note: %s", d.Note)
 	w.promise(d.Next.IsZero() || !d.Next.Before(v.Now), "the next look is in the past: %s", text(d.Next))
 	w.promise(!d.Next.IsZero(), "no look is asked for")
 	w.promise(len(d.State.Open) <= mostOpen && len(d.State.Suspensions) <= mostSpans, "the state is not bounded")
@@ -251,7 +251,7 @@ func (w *world) makeJob(at time.Time, crash bool) {
 			living++
 		}
 	}
-	w.promise(living <= max(1, w.cronJob.Settings.CatchUpParallel) || w.faults.lag || len(w.engines) > 1, "%d catch-up Jobs at a time", living)
+	w.promise(living <= max(1, w.cronJob.Settings.CatchUpParallel) || w.serial() || w.faults.lag || len(w.engines) > 1, "%d catch-up Jobs at a time", living)
 }
 
 // verify is what holds when the dust has settled.

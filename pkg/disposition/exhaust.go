@@ -10,7 +10,13 @@ import (
 // is not closed, their Job is still there, or a Job was made for their plan.
 func (d *decider) openOnes() {
 	judged := d.state.JudgedBefore
-	open := slices.Clone(d.passed)
+	var open []time.Time
+	for _, j := range d.Jobs {
+		// Something newer is not to wait for it, or the schedule was edited.
+		if !j.Ended && !j.WindowStart.Before(d.View.State.JudgedBefore) && !d.executions[j.WindowStart.Unix()].Closed {
+			open = append(open, j.WindowStart)
+		}
+	}
 	for _, e := range d.Executions {
 		if !e.Closed {
 			open = append(open, e.WindowStart)
@@ -32,19 +38,23 @@ func (d *decider) openOnes() {
 	d.state.Open = open[max(0, len(open)-mostOpen):]
 }
 
-// passedBefore looks at a window that was called missed while its Job was still there, and
-// reports whether the Job is still waited for. One that ended in vain is caught up.
+// passedBefore looks at a window that was judged while its Job was still there, and reports
+// whether the Job is still waited for. One that ended in vain is caught up, if it is one of
+// the schedule.
 func (d *decider) passedBefore(w time.Time) bool {
 	jobs := d.jobs[w.Unix()]
 	_, ran := d.executions[w.Unix()]
 	_, planned := d.planned[w.Unix()]
-	if ran || planned || !d.known || w.Before(d.settings.Since) || !w.Before(d.from) || len(jobs) == 0 || telling(jobs).CatchUp {
+	if ran || planned || len(jobs) == 0 || telling(jobs).CatchUp {
 		return false
 	}
 	j := telling(jobs)
 	if !j.Ended || d.Now.Before(endOf(j).Add(Grace)) {
 		d.look(d.Now.Add(poll))
 		return true
+	}
+	if !d.known || w.Before(d.settings.Since) || !w.Before(d.from) {
+		return false
 	}
 	reason, evidence := said(j)
 	if how, g := d.outcome(w, Gap{Reason: reason, Evidence: evidence}); how == wanted {
@@ -53,12 +63,13 @@ func (d *decider) passedBefore(w time.Time) bool {
 	return false
 }
 
-// exhaust finds the windows that have failed and that no Job tries again.
+// exhaust finds the windows that have failed and that no Job tries again. What another
+// CronJob's Job ran is not ours to close: its Jobs are not in this view.
 func (d *decider) exhaust() {
 	for _, e := range d.Executions {
 		w := e.WindowStart
 		jobs := d.jobs[w.Unix()]
-		if e.Closed || w.Before(d.ClosedBefore) || slices.ContainsFunc(jobs, func(j Job) bool { return !j.Ended }) {
+		if e.Closed || e.Foreign || w.Before(d.ClosedBefore) || slices.ContainsFunc(jobs, func(j Job) bool { return !j.Ended }) {
 			continue
 		}
 		if p, planned := d.planned[w.Unix()]; planned && !(d.ours(p) && triedBy(p, e)) {

@@ -2,6 +2,7 @@ package disposition
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -25,28 +26,44 @@ func (d *decider) plan() {
 			over++
 		}
 	}
+	mine := 0
+	serial, behind := d.settings.Order == contract.OrderSerial, false // behind a plan that newer windows wait for
 	for _, p := range d.Plans {
-		if !d.ours(p) || p.WindowStart.After(d.Now) {
+		if p.WindowStart.After(d.Now) || d.executions[p.WindowStart.Unix()].Closed {
 			continue
 		}
-		switch due, inFlight := d.makable(p); {
-		case inFlight:
-			running++
+		if !d.ours(p) {
+			if behind = behind || serial; behind {
+				d.look(d.Now.Add(poll)) // nobody tells when it is closed
+			}
 			continue
-		case !due:
+		}
+		mine++
+		due, inFlight := d.makable(p)
+		if inFlight {
+			running++
+		}
+		if !due {
+			behind = behind || serial
 			continue
 		}
 		g, drop := d.dropped(p, over > 0)
 		if !drop {
-			ready = append(ready, p)
+			if !behind {
+				ready = append(ready, p)
+			}
 			continue
 		}
 		if g.Rule == GivenUp && !d.isJudged(p.WindowStart) {
+			behind = behind || serial
 			continue // it would be planned again
 		}
 		g.First, g.Last, g.Windows = p.WindowStart, p.WindowStart, 1
 		d.unplans = append(d.unplans, g)
 		over--
+	}
+	if d.CronJob.Suspended && mine > 0 && d.note == "" {
+		d.note = fmt.Sprintf("it is suspended: no Job is made for its planned windows (%d) until the resume", mine)
 	}
 	if d.CronJob.Suspended || !d.known {
 		return
@@ -54,13 +71,22 @@ func (d *decider) plan() {
 	if len(d.plans) > 0 {
 		d.look(d.Now) // they are recorded first
 	}
-	for _, p := range ready[:min(len(ready), max(0, max(1, d.settings.CatchUpParallel)-running))] {
+	room := max(0, max(1, d.settings.CatchUpParallel)-running)
+	if serial && room == 0 && len(ready) > 0 && !d.awaits(ready[0].WindowStart) {
+		room = 1 // the newer ones that run wait for it
+	}
+	for _, p := range ready[:min(len(ready), room)] {
 		d.makes = append(d.makes, p.WindowStart)
 		if d.isJudged(p.WindowStart) {
 			d.open(p.WindowStart)
 		}
 		d.look(d.Now.Add(Grace))
 	}
+}
+
+// awaits reports whether the window w waits for the Job of an older one that is caught up.
+func (d *decider) awaits(w time.Time) bool {
+	return slices.ContainsFunc(d.Jobs, func(j Job) bool { return j.CatchUp && !j.Ended && j.WindowStart.Before(w) })
 }
 
 // isJudged reports whether a window is not judged again at the next look.
@@ -105,7 +131,9 @@ func (d *decider) makable(p Plan) (due, inFlight bool) {
 }
 
 // triedBy reports whether the Job of a plan has left its trace in the window's execution.
-func triedBy(p Plan, e Execution) bool { return p.Made > 0 && !e.UpdatedAt.Before(p.MadeAt) }
+func triedBy(p Plan, e Execution) bool {
+	return p.Made > 0 && !e.Foreign && !e.UpdatedAt.Before(p.MadeAt)
+}
 
 // dropped reports whether nothing is made for a planned window any more, and with which
 // answer. What a person has planned is dropped only when it cannot be done.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/window"
 )
 
@@ -55,9 +56,11 @@ func (w *world) add(due time.Time, catchUp bool) *simJob {
 func (w *world) delete(j *simJob) {
 	w.jobs = slices.DeleteFunc(w.jobs, func(k *simJob) bool { return k == j })
 	if !j.Ended {
-		due := w.schedule.Newest(w.now.Add(-24*time.Hour), w.now) // before anybody looked, maybe
-		if b := w.blockers[due.Unix()]; b != nil {
-			b["unseen"] = true
+		due := w.schedule.Previous(w.now.Add(1))
+		for _, due := range []time.Time{due, w.schedule.Previous(due)} { // before anybody looked, maybe
+			if b := w.blockers[due.Unix()]; b != nil {
+				b["unseen"] = true
+			}
 		}
 	}
 	if r := w.rows[j.WindowStart.Unix()]; r != nil && r.holder == j && !r.Closed {
@@ -127,6 +130,10 @@ func (w *world) run(j *simJob) {
 
 func (w *world) claim(j *simJob) {
 	key := j.WindowStart.Unix()
+	if w.serial() && w.rows[key] == nil && w.waits(j.WindowStart) {
+		w.counts["waited for order"]++
+		return
+	}
 	r := w.rows[key]
 	if r == nil {
 		r = &row{Execution: Execution{WindowStart: j.WindowStart}}
@@ -142,6 +149,24 @@ func (w *world) claim(j *simJob) {
 	}
 	j.claimed, r.holder = true, j
 	r.Alive, r.Failed, r.UpdatedAt = true, false, w.now
+}
+
+// serial reports whether windows run in their order.
+func (w *world) serial() bool { return w.cronJob.Settings.Order == contract.OrderSerial }
+
+// waits reports whether an older window than at is planned, or open.
+func (w *world) waits(at time.Time) bool {
+	for _, p := range w.plans {
+		if p.WindowStart.Before(at) {
+			return true
+		}
+	}
+	for _, r := range w.rows {
+		if r.WindowStart.Before(at) && !r.Closed {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) ended(j *simJob, complete bool) {

@@ -45,6 +45,10 @@ var mutants = []struct{ name, file, was, is string }{
 		"max(0, max(1, d.settings.CatchUpParallel)-running)", "len(ready)",
 	},
 	{
+		"serial: newer windows than one that cannot be made yet take its place", "plan.go",
+		"room = 1 // the newer", "room = 0 // the newer",
+	},
+	{
 		"Jobs are made while it is suspended", "plan.go",
 		"if d.CronJob.Suspended || !d.known {", "if !d.known {",
 	},
@@ -67,6 +71,10 @@ var mutants = []struct{ name, file, was, is string }{
 	{
 		"a failed window whose Job tries again is exhausted", "exhaust.go",
 		"slices.ContainsFunc(jobs, func(j Job) bool { return !j.Ended })", "false",
+	},
+	{
+		"what another CronJob's Job ran is exhausted", "exhaust.go",
+		"if e.Closed || e.Foreign ||", "if e.Closed ||",
 	},
 	{
 		"a window whose Job failed is planned and closed", "exhaust.go",

@@ -121,6 +121,9 @@ func newWorld(rnd *rand.Rand) *world {
 	if w.chance(0.3) {
 		s.DST = contract.DSTOnce
 	}
+	if w.chance(0.3) {
+		s.Order = contract.OrderSerial
+	}
 	w.cronJob.Settings = s
 	w.policy = w.pick("Allow", "Forbid", "Replace")
 	w.cronJob.Forbid = w.policy == "Forbid"
