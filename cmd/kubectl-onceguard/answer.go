@@ -282,6 +282,12 @@ func (f facts) runner() (flags, unable string) {
 
 func (e *explanation) planned(f facts, x audit.Plan) {
 	e.evidence("%s", planEvidence(x))
+	i := slices.IndexFunc(f.schedules, func(s audit.Schedule) bool { return s.GoneAt == nil && s.CronJob == x.CronJob })
+	if i < 0 {
+		e.evidence("CronJob %s was deleted: no Job is made for it until one of this job is there again", cmp.Or(x.CronJob, none))
+	} else if note := suspended(f.schedules[i]); note != "" {
+		e.evidence("CronJob %s: %s", x.CronJob, note)
+	}
 	if e.ToDo == "" || e.Answer == planned {
 		e.ToDo, e.Command = "wait; or take it back:", backfillOf(f, " --cancel")
 	}

@@ -368,7 +368,7 @@ func (p *program) foretell(b backfill, s stretch, before, after []audit.Standing
 			}
 		}
 	}
-	for _, note := range []string{notLooked(s.cronJob, p.now()), s.cronJob.Note} {
+	for _, note := range []string{notLooked(s.cronJob, p.now()), suspended(s.cronJob), s.cronJob.Note} {
 		if note != "" {
 			fmt.Fprint(p.stderr, folded("Note: ", fmt.Sprintf("CronJob %s: %s", s.cronJob.CronJob, note)))
 		}

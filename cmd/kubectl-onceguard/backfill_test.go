@@ -458,32 +458,59 @@ func TestRelease(t *testing.T) {
 
 // A backfill that nobody carries out says so, once for as long as nothing changes.
 func TestStalledBackfillIsTold(t *testing.T) {
-	b := watchedBook(t)
-	b.asOwner("UPDATE onceguard.job_schedule SET looked_at = clock_timestamp() - interval '3 hours'")
-	now := time.Now()
-	p := &program{urlFile: b.owner, timeout: 30 * time.Second, now: func() time.Time { return now }}
-	conn, err := p.connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := watcher{p: p, job: orderSync, conn: conn}
-	defer w.close(t.Context())
-	s := stretch{cronJob: audit.Schedule{CronJobUID: "uid-shop/order-sync"}}
-	for i, c := range []struct {
-		passed time.Duration
-		t      tally
-		says   bool
-	}{
-		{0, tally{all: 3, planned: 3}, false},
-		{stalledAfter / 2, tally{all: 3, planned: 3}, false},
-		{stalledAfter, tally{all: 3, planned: 3}, true},
-		{stalledAfter, tally{all: 3, planned: 3}, false},
-		{stalledAfter, tally{all: 3, done: 1, planned: 2}, false},
-		{stalledAfter, tally{all: 3, done: 1, planned: 2}, true},
+	for name, c := range map[string]struct{ since, says string }{
+		"no engine looks":   {"looked_at = clock_timestamp() - interval '3 hours'", "no engine has looked since "},
+		"it is suspended":   {"suspensions = '[{\"from\": \"2020-05-04T00:30:00Z\"}]'", "it is suspended since 2020-05-04T00:30:00Z: no Job is made for what is planned until it is resumed"},
+		"Jobs are refused":  {"note = 'quota'", "CronJob shop/order-sync: quota"},
+		"nothing is amiss":  {"note = NULL", ""},
+		"it was resumed":    {"suspensions = '[{\"from\": \"2020-05-04T00:30:00Z\", \"to\": \"2020-05-04T01:30:00Z\"}]'", ""},
+		"nobody can say it": {"suspensions = '[1]'", ""},
 	} {
-		now = now.Add(c.passed)
-		if got := w.stalled(t.Context(), c.t, s); strings.Contains(got, "no engine has looked since") != c.says {
-			t.Errorf("step %d: %q", i, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			b := watchedBook(t)
+			b.asOwner("UPDATE onceguard.job_schedule SET " + c.since)
+			now := time.Now()
+			p := &program{urlFile: b.owner, timeout: 30 * time.Second, now: func() time.Time { return now }}
+			conn, err := p.connect(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := watcher{p: p, job: orderSync, conn: conn}
+			defer w.close(t.Context())
+			s := stretch{cronJob: audit.Schedule{CronJobUID: "uid-shop/order-sync"}}
+			for i, step := range []struct {
+				passed time.Duration
+				t      tally
+				says   bool
+			}{
+				{0, tally{all: 3, planned: 3}, false},
+				{stalledAfter / 2, tally{all: 3, planned: 3}, false},
+				{stalledAfter, tally{all: 3, planned: 3}, true},
+				{stalledAfter, tally{all: 3, planned: 3}, false},
+				{stalledAfter, tally{all: 3, done: 1, planned: 2}, false},
+				{stalledAfter, tally{all: 3, done: 1, planned: 2}, true},
+			} {
+				now = now.Add(step.passed)
+				got := w.stalled(t.Context(), step.t, s)
+				if want := step.says && c.says != ""; want != (got != "") || !strings.Contains(got, c.says) && want {
+					t.Errorf("step %d: %q", i, got)
+				}
+			}
+		})
 	}
+}
+
+// Who plans windows of a suspended CronJob hears that nothing comes of it until the resume.
+func TestBackfillOfASuspendedCronJob(t *testing.T) {
+	b := watchedBook(t)
+	const note = "CronJob shop/order-sync: it is suspended since 2020-05-04T00:30:00Z: no Job is made for what is planned until it is resumed"
+	b.asOwner("UPDATE onceguard.job_schedule SET suspensions = '[{\"from\": \"2020-05-04T00:30:00Z\"}]'")
+	if r := b.run("gaps", orderSync).ok(t); strings.Contains(r.stdout, "suspended") {
+		t.Errorf("nothing is planned: %s", r.stdout)
+	}
+	b.backfill(1, 2, "--detach").ok(t).flat().has(t, "Note: "+note)
+	b.run("explain", orderSync, at(1)).ok(t).flat().has(t, "Answer planned", note)
+	b.run("gaps", orderSync, "--fail").ok(t).flat().has(t, "Note: "+note)
+	b.asOwner("UPDATE onceguard.job_schedule SET gone_at = clock_timestamp()")
+	b.run("explain", orderSync, at(1)).ok(t).flat().has(t, "Answer planned", "CronJob shop/order-sync was deleted: no Job is made for it until one of this job is there again")
 }

@@ -294,7 +294,11 @@ func (p *program) dueTable(d dues, f audit.GapFilter, ledger string) error {
 		b.WriteString(folded("Note: ", "no CronJob is recorded here, so nothing is judged: "+errNoEngine.Error()))
 	}
 	for _, x := range d.Schedules {
-		for _, note := range x.notes() {
+		notes := x.notes()
+		if note := suspended(x.Schedule); note != "" && slices.ContainsFunc(d.Planned, func(s plans) bool { return s.JobName == x.JobName }) {
+			notes = append(notes, note)
+		}
+		for _, note := range notes {
 			b.WriteString(folded("Note: ", fmt.Sprintf("CronJob %s: %s", x.CronJob, note)))
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,7 +165,8 @@ func (w *watcher) once(ctx context.Context) (tally, error) {
 	return t, nil
 }
 
-// stalled says, once, that the engine does not look where nothing has come of it for long.
+// stalled says, once, why nothing has come of it for long: the engine does not look, or the
+// CronJob is suspended, or what its note says.
 func (w *watcher) stalled(ctx context.Context, t tally, s stretch) string {
 	now := w.p.now()
 	if t != w.last {
@@ -181,7 +183,7 @@ func (w *watcher) stalled(ctx context.Context, t tally, s stretch) string {
 		return "" // the next look says why
 	}
 	for _, x := range all {
-		if note := notLooked(x, now); x.CronJobUID == s.cronJob.CronJobUID && note != "" {
+		if note := cmp.Or(notLooked(x, now), suspended(x), x.Note); x.CronJobUID == s.cronJob.CronJobUID && note != "" {
 			w.changed = time.Time{}
 			return fmt.Sprintf("CronJob %s: %s", x.CronJob, note)
 		}

@@ -50,6 +50,15 @@ func notLooked(x audit.Schedule, now time.Time) string {
 	return fmt.Sprintf("no engine has looked since %s: what is due since then is not judged, and no Job is made for what is planned (kubectl -n onceguard-system get pods)", instant(x.LookedAt))
 }
 
+// suspended says that a CronJob is suspended, so that what is planned for it stays so; empty
+// when it is not.
+func suspended(x audit.Schedule) string {
+	if x.SuspendedSince == nil {
+		return ""
+	}
+	return fmt.Sprintf("it is suspended since %s: no Job is made for what is planned until it is resumed", instant(x.SuspendedSince))
+}
+
 // schedulesOf gives the CronJobs of one job.
 func schedulesOf(ctx context.Context, ledger *connection, job string) ([]audit.Schedule, error) {
 	found, err := audit.Schedules(ctx, ledger, "", job, maxSchedules)

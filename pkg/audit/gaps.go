@@ -63,6 +63,9 @@ type Schedule struct {
 	Since time.Time `db:"since" json:"since"`
 	// JudgedBefore: each due window before it has its final answer.
 	JudgedBefore *time.Time `db:"judged_before" json:"judged_before,omitempty"`
+	// SuspendedSince is since when the CronJob is suspended, as far as was seen; nil when it is not.
+	SuspendedSince *time.Time `db:"-" json:"suspended_since,omitempty"`
+	Suspension     string     `db:"suspension" json:"-"` // SuspendedSince as it is kept
 	// Note says what cannot be done for it, and why.
 	Note     string     `db:"note" json:"note,omitempty"`
 	LookedAt *time.Time `db:"looked_at" json:"looked_at,omitempty"` // when the engine last did
@@ -143,7 +146,9 @@ LIMIT $4::int`
 	planSQL = planColumns + `WHERE v.job_name = $1 AND v.window_start = $2`
 
 	schedulesSQL = `SELECT v.job_name, v.cron_job_uid, v.cron_job, coalesce(v.schedule, '') AS schedule, coalesce(v.time_zone, '') AS time_zone, coalesce(v.dst, '') AS dst,
-       coalesce(v.catch_up, '') AS catch_up, v.since, nullif(v.judged_before, '-infinity') AS judged_before, coalesce(v.note, '') AS note, v.looked_at, v.gone_at
+       coalesce(v.catch_up, '') AS catch_up, v.since, nullif(v.judged_before, '-infinity') AS judged_before,
+       CASE WHEN (v.suspensions -> -1) ? 'to' THEN '' ELSE coalesce(v.suspensions -> -1 ->> 'from', '') END AS suspension,
+       coalesce(v.note, '') AS note, v.looked_at, v.gone_at
 FROM onceguard.schedules v
 WHERE ` + chosen + `
 ORDER BY v.job_name, v.gone_at DESC NULLS FIRST, v.cron_job, v.cron_job_uid
@@ -200,7 +205,14 @@ func Plans(ctx context.Context, q Querier, namespace, job string, limit int) ([]
 // Schedules gives what the engine knows of the CronJobs of the jobs that namespace and job
 // choose, by job, those that are gone last, at most limit of them.
 func Schedules(ctx context.Context, q Querier, namespace, job string, limit int) ([]Schedule, error) {
-	return collect[Schedule](ctx, q, "read schedules", schedulesSQL, namespace, job, limit)
+	found, err := collect[Schedule](ctx, q, "read schedules", schedulesSQL, namespace, job, limit)
+	for i, x := range found {
+		if since, err := time.Parse(time.RFC3339, x.Suspension); err == nil && x.GoneAt == nil {
+			since = since.UTC()
+			found[i].SuspendedSince = &since
+		}
+	}
+	return found, err
 }
 
 // Due is what is recorded of one window beside its execution.
