@@ -128,6 +128,32 @@ var filled = map[string][]any{
 	"ttlSecondsAfterFinished": nil,
 }
 
+// telling are prefixes of labels and annotations that say what a Job is.
+var telling = []string{contract.Prefix, "cronjob.kubernetes.io/", "batch.kubernetes.io/"}
+
+// changers is who may have made a Job of the engine another one, for people, and the cure.
+const changers = "the CronJob was edited just now, has a field newer than this release, or a MutatingAdmissionPolicy or another webhook changed the Job on its way: " +
+	"let that change CronJobs or pods instead, or leave Jobs with the label " + contract.LabelCatchUp + " alone"
+
+// difference leads into two values, as far as objects are different in one field.
+func difference(path string, a, b any) string {
+	x, xok := a.(map[string]any)
+	y, yok := b.(map[string]any)
+	if !xok || !yok {
+		return path
+	}
+	var all []string
+	for _, key := range keys(x, y) {
+		if !reflect.DeepEqual(x[key], y[key]) {
+			all = append(all, key)
+		}
+	}
+	if len(all) != 1 {
+		return path
+	}
+	return difference(path+"."+all[0], x[all[0]], y[all[0]])
+}
+
 // deviation says in what a Job is not what its CronJob makes now; empty for nothing.
 func deviation(job, cronJob tree) string {
 	template := cronJob.at("spec", "jobTemplate")
@@ -147,7 +173,7 @@ func deviation(job, cronJob tree) string {
 		case key == "suspend" && value == true: // a queue's webhook holds it back
 		case there && !said && may && (allowed == nil || slices.Contains(allowed, value)):
 		default:
-			return fmt.Sprintf("its spec.%s is not the one of its CronJob's template, as it is now", key)
+			return fmt.Sprintf("its %s is not the one of its CronJob's template, as it is now (%s)", difference("spec."+key, value, wanted), changers)
 		}
 	}
 	for _, kind := range []struct {
@@ -156,9 +182,10 @@ func deviation(job, cronJob tree) string {
 		got, want := job.at("metadata", kind.name), template.at("metadata", kind.name)
 		for _, key := range keys(got, want) {
 			_, said := want[key]
-			// Others may mark Jobs. Our marks say what a Job is and how it is guarded.
-			if key != kind.own && !reflect.DeepEqual(got[key], want[key]) && (said || strings.HasPrefix(key, contract.Prefix)) {
-				return fmt.Sprintf("its %s differ from those of its CronJob's template, as it is now, in %s", kind.name, key)
+			// Others may mark Jobs. Our marks and Kubernetes' own say what a Job is, whether it was
+			// made by hand (a run of its own, perhaps), and how it is guarded.
+			if key != kind.own && !reflect.DeepEqual(got[key], want[key]) && (said || slices.ContainsFunc(telling, func(p string) bool { return strings.HasPrefix(key, p) })) {
+				return fmt.Sprintf("its %s differ from those of its CronJob's template, as it is now, in %s (%s)", kind.name, key, changers)
 			}
 		}
 	}
