@@ -31,7 +31,7 @@ type one struct {
 // says about the rest, the decision, what is written, the Jobs that are made. All of them
 // are back in the heap afterwards; the error is about the ledger.
 func (w *worker) look(ctx context.Context, due []*subject) (err error) {
-	now := w.engine.Now()
+	now := w.engine.Now().Truncate(time.Microsecond) // as the ledger keeps it
 	back := map[*subject]bool{} // given back already
 	defer func() {
 		for _, s := range due {

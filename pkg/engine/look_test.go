@@ -46,6 +46,22 @@ func TestAHealthyWindowCostsOneLook(t *testing.T) {
 	}
 }
 
+// The ledger knows microseconds: that what it has seen ends before a clock of nanoseconds is
+// no reason to look again.
+func TestAClockOfNanosecondsCostsNoSecondLook(t *testing.T) {
+	r := newRig(t)
+	r.cronJob("sync", -5*m)
+	r.byHand()
+	r.at(30*time.Second + 100)
+	r.cost()
+	for i := range 10 {
+		r.at(time.Duration(i+1)*m + 30*time.Second + 100)
+	}
+	if got := r.cost(); got.looks != 10 {
+		t.Errorf("ten minutes: %+v", got)
+	}
+}
+
 func TestWhatNobodyRanIsMissedInOneRangeAndToldOnce(t *testing.T) {
 	r := newRig(t)
 	c := r.cronJob("sync", -500*m)
