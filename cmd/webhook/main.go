@@ -13,7 +13,7 @@
 //	--health-listen         ONCEGUARD_HEALTH_LISTEN         :8081, HTTP: /healthz, /readyz
 //	--namespace             ONCEGUARD_NAMESPACE             required; where this program runs
 //	--service               ONCEGUARD_SERVICE               onceguard-webhook; its Service, for the certificate's names
-//	--webhook-config        ONCEGUARD_WEBHOOK_CONFIG        onceguard; the MutatingWebhookConfiguration whose caBundle it keeps
+//	--webhook-config        ONCEGUARD_WEBHOOK_CONFIG        onceguard; the MutatingWebhookConfigurations whose caBundle it keeps, comma-separated, that of pods first
 //	--cert-secret           ONCEGUARD_CERT_SECRET           onceguard-webhook-ca; made by itself
 //	--guard-image           ONCEGUARD_GUARD_IMAGE           required; the image of the injected containers
 //	--guard-pull-policy     ONCEGUARD_GUARD_PULL_POLICY     IfNotPresent; Always or Never

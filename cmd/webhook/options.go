@@ -20,7 +20,9 @@ import (
 type options struct {
 	listen, healthListen      string
 	namespace, service        string
-	webhookConfig, certSecret string
+	certSecret                string
+	webhookConfigs            []string
+	webhookConfigsText        string
 	guard                     inject.Guard
 	excluded                  []string
 	logLevel                  zapcore.Level
@@ -42,7 +44,7 @@ func serveOptions(args []string, env map[string]string) (options, error) {
 	text(&o.healthListen, "health-listen", "ONCEGUARD_HEALTH_LISTEN", ":8081")
 	text(&o.namespace, "namespace", "ONCEGUARD_NAMESPACE", "")
 	text(&o.service, "service", "ONCEGUARD_SERVICE", "onceguard-webhook")
-	text(&o.webhookConfig, "webhook-config", "ONCEGUARD_WEBHOOK_CONFIG", "onceguard")
+	text(&o.webhookConfigsText, "webhook-config", "ONCEGUARD_WEBHOOK_CONFIG", "onceguard")
 	text(&o.certSecret, "cert-secret", "ONCEGUARD_CERT_SECRET", "onceguard-webhook-ca")
 	text(&o.guard.Image, "guard-image", "ONCEGUARD_GUARD_IMAGE", "")
 	text(&o.pullPolicy, "guard-pull-policy", "ONCEGUARD_GUARD_PULL_POLICY", string(corev1.PullIfNotPresent))
@@ -80,7 +82,7 @@ func (o *options) check(drain string) error {
 			return usage("%s: %q is not a name that Kubernetes accepts", name, value)
 		}
 	}
-	for name, value := range map[string]string{"--webhook-config": o.webhookConfig, "--cert-secret": o.certSecret, "--ledger-secret-prefix (with a ledger's name)": o.guard.LedgerSecretPrefix + contract.DefaultLedger} {
+	for name, value := range map[string]string{"--cert-secret": o.certSecret, "--ledger-secret-prefix (with a ledger's name)": o.guard.LedgerSecretPrefix + contract.DefaultLedger} {
 		if len(validation.IsDNS1123Subdomain(value)) > 0 {
 			return usage("%s: %q is not a name that Kubernetes accepts", name, value)
 		}
@@ -103,6 +105,12 @@ func (o *options) check(drain string) error {
 		if err := yaml.UnmarshalStrict([]byte(o.resources), &o.guard.Resources); err != nil {
 			return usage("--guard-resources: %q are no ResourceRequirements: %v", o.resources, err)
 		}
+	}
+	if o.webhookConfigs, err = names("--webhook-config", o.webhookConfigsText); err != nil {
+		return err
+	}
+	if len(o.webhookConfigs) == 0 {
+		return usage("--webhook-config: %q names no MutatingWebhookConfiguration", o.webhookConfigsText)
 	}
 	if o.guard.PullSecrets, err = names("--guard-pull-secrets", o.pullSecrets); err != nil {
 		return err

@@ -57,7 +57,7 @@ func serveWith(ctx context.Context, o options, clients kube.Clients, log *zap.Lo
 	}
 	keeper := certs.New(certs.Config{
 		Client: clients.Typed, Namespace: o.namespace, Secret: o.certSecret,
-		Service: o.service, WebhookConfig: o.webhookConfig, Now: time.Now, Log: log,
+		Service: o.service, WebhookConfigs: o.webhookConfigs, Now: time.Now, Log: log,
 	})
 	jobs := kube.NewJobs(clients)
 	reconciler := &kube.Reconciler{Client: clients.Typed, Cluster: o.guard.Cluster, Excluded: o.excluded, Now: time.Now, Log: log}

@@ -38,13 +38,15 @@ var ErrNotReady = errors.New("no serving certificate that the API servers trust"
 
 // Config says where certificates are kept and what they are for.
 type Config struct {
-	Client        kubernetes.Interface
-	Namespace     string
-	Secret        string // holds the authorities
-	Service       string // the webhook's Service; gives the DNS names
-	WebhookConfig string // the MutatingWebhookConfiguration whose caBundle is kept
-	Now           func() time.Time
-	Log           *zap.Logger
+	Client    kubernetes.Interface
+	Namespace string
+	Secret    string // holds the authorities
+	Service   string // the webhook's Service; gives the DNS names
+	// WebhookConfigs are the MutatingWebhookConfigurations whose caBundle is kept, at least
+	// one. What is served, and whether this replica is ready, depends on the first alone.
+	WebhookConfigs []string
+	Now            func() time.Time
+	Log            *zap.Logger
 }
 
 // Keeper keeps one replica's serving certificate.
@@ -54,7 +56,7 @@ type Keeper struct {
 
 	mu        sync.Mutex
 	cas       []ca // as last read
-	published []ca // known to stand in the caBundle
+	published []ca // known to stand in the caBundle of the first configuration
 	leaf      *tls.Certificate
 	issuer    ca
 }
@@ -71,7 +73,9 @@ func New(c Config) *Keeper {
 // made anew has no caBundle, and until it has one no guarded pod can be created.
 func (k *Keeper) Run(ctx context.Context) {
 	changes := make(chan struct{}, 1)
-	go k.watch(ctx, changes)
+	for _, name := range k.WebhookConfigs {
+		go k.watch(ctx, name, changes)
+	}
 	for {
 		err := k.Sync(ctx)
 		wait := poll
@@ -90,10 +94,10 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// watch sends on changes, without waiting, whenever the webhook configuration is made
-// or changed.
-func (k *Keeper) watch(ctx context.Context, changes chan<- struct{}) {
-	byName := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, k.WebhookConfig).String()}
+// watch sends on changes, without waiting, whenever a webhook configuration is made or
+// changed.
+func (k *Keeper) watch(ctx context.Context, name string, changes chan<- struct{}) {
+	byName := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
 	for {
 		w, err := k.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Watch(ctx, byName)
 		if err == nil {
@@ -106,7 +110,7 @@ func (k *Keeper) watch(ctx context.Context, changes chan<- struct{}) {
 				}
 			}
 		} else if ctx.Err() == nil {
-			k.Log.Warn("watch of the webhook configuration", zap.Error(err))
+			k.Log.Warn("watch of a webhook configuration", zap.String("config", name), zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -127,13 +131,20 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	k.mu.Lock()
 	k.cas = cas
 	k.mu.Unlock()
-	if err := k.publish(ctx, bundle(cas)); err != nil {
-		return fmt.Errorf("MutatingWebhookConfiguration %s: %w", k.WebhookConfig, err)
+	var failed []error
+	for i, name := range k.WebhookConfigs {
+		err := k.publish(ctx, name, bundle(cas))
+		if err != nil {
+			failed = append(failed, fmt.Errorf("MutatingWebhookConfiguration %s: %w", name, err))
+		} else if i == 0 {
+			k.mu.Lock()
+			k.published = cas
+			err = k.renew()
+			k.mu.Unlock()
+			failed = append(failed, err)
+		}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.published = cas
-	return k.renew()
+	return errors.Join(failed...)
 }
 
 // Ready is nil when the served certificate is valid and its authority is known to
@@ -233,11 +244,11 @@ func (k *Keeper) authorities(ctx context.Context) ([]ca, error) {
 	return nil, fmt.Errorf("changed by somebody else %d times in a row", writes)
 }
 
-// publish puts the authorities into the caBundle of every webhook, where they are
-// not there yet.
-func (k *Keeper) publish(ctx context.Context, want []byte) error {
+// publish puts the authorities into the caBundle of every webhook of a configuration,
+// where they are not there yet.
+func (k *Keeper) publish(ctx context.Context, name string, want []byte) error {
 	configs := k.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	config, err := configs.Get(ctx, k.WebhookConfig, metav1.GetOptions{})
+	config, err := configs.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -264,8 +275,8 @@ func (k *Keeper) publish(ctx context.Context, want []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err = configs.Patch(ctx, k.WebhookConfig, types.JSONPatchType, patch, metav1.PatchOptions{}); err == nil {
-		k.Log.Info("caBundle written", zap.String("config", k.WebhookConfig))
+	if _, err = configs.Patch(ctx, name, types.JSONPatchType, patch, metav1.PatchOptions{}); err == nil {
+		k.Log.Info("caBundle written", zap.String("config", name))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func cluster() (*fake.Clientset, *clock) {
 }
 
 func keeper(client *fake.Clientset, now func() time.Time) *Keeper {
-	return New(Config{Client: client, Namespace: "onceguard", Secret: "ca", Service: "hook", WebhookConfig: "onceguard", Now: now, Log: zap.NewNop()})
+	return New(Config{Client: client, Namespace: "onceguard", Secret: "ca", Service: "hook", WebhookConfigs: []string{"onceguard"}, Now: now, Log: zap.NewNop()})
 }
 
 func bundleOf(t *testing.T, client *fake.Clientset) []byte {
@@ -261,6 +262,31 @@ func TestNotReadyUntilTheBundleHoldsTheAuthority(t *testing.T) {
 	client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, away })
 	if k.Sync(t.Context()) == nil || k.Ready() != nil {
 		t.Error("no longer ready, though the certificate is good")
+	}
+}
+
+// Guarded pods need the first configuration only: whatever becomes of another one, they are
+// served, and it gets its caBundle as soon as it can have one.
+func TestASecondConfiguration(t *testing.T) {
+	client, clock := cluster()
+	k := keeper(client, clock.Now)
+	k.WebhookConfigs = append(k.WebhookConfigs, "00-onceguard-jobs")
+	if err := k.Sync(t.Context()); err == nil || !strings.Contains(err.Error(), "00-onceguard-jobs") {
+		t.Errorf("the second one is missing, and nobody says so: %v", err)
+	}
+	if err := k.Ready(); err != nil {
+		t.Error(err)
+	}
+	configs := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	if _, err := configs.Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "00-onceguard-jobs"}, Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "jobs.onceguard.dev"}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pass(t, k)
+	second, err := configs.Get(t.Context(), "00-onceguard-jobs", metav1.GetOptions{})
+	if err != nil || !bytes.Equal(second.Webhooks[0].ClientConfig.CABundle, bundleOf(t, client)) {
+		t.Errorf("the caBundle of the second one is another: %v", err)
 	}
 }
 

@@ -3,7 +3,7 @@
 // The certificate authorities live in one Secret, made by whichever replica comes
 // first (create, or get what another created). Each replica signs a leaf of its own
 // and keeps it in memory only; every certificate in the Secret that has not expired
-// stands in the caBundle of the one named MutatingWebhookConfiguration. A new
+// stands in the caBundle of the named MutatingWebhookConfigurations. A new
 // authority is added when the newest has lived two thirds of its time, and signs
 // only after publishDelay: by then every API server has seen it in the caBundle, so
 // there is no moment at which a served leaf is not trusted. Which authority signs is

@@ -140,8 +140,10 @@ func TestTheWebhookConfigurationIsDeleted(t *testing.T) {
 	}
 	defer reinstall(t)
 	hooks := cluster.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	if err := hooks.Delete(t.Context(), w.webhookConfiguration(t), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	for _, name := range w.webhookConfigurations(t) {
+		if err := hooks.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	job := w.job(t, cj, pastWindow(1), "credit")
 	w.event(t, "Job", job.Name, "FailedCreate", "onceguard")
@@ -155,13 +157,18 @@ func TestTheWebhookConfigurationIsDeleted(t *testing.T) {
 	w.booked(t, 10, 1)
 }
 
-func (w *world) webhookConfiguration(t *testing.T) string {
+// webhookConfigurations are that of CronJobs and pods, and that of the engine's Jobs.
+func (w *world) webhookConfigurations(t *testing.T) []string {
 	t.Helper()
 	list, err := w.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=onceguard"})
-	if err != nil || len(list.Items) != 1 {
+	if err != nil || len(list.Items) != 2 {
 		t.Fatalf("%d webhook configurations, %v", len(list.Items), err)
 	}
-	return list.Items[0].Name
+	var names []string
+	for _, c := range list.Items {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // reinstall brings everything back as the chart says, and waits until it serves.

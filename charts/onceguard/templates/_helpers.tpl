@@ -34,6 +34,11 @@
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "onceguard.engineServiceAccountName" . }}
 {{- end -}}
 
+{{/* Name of the webhook configuration for Jobs of the engine; empty without an engine. */}}
+{{- define "onceguard.jobsConfig" -}}
+{{- if .Values.engine.enabled }}00-{{ include "onceguard.fullname" . }}-jobs{{ end -}}
+{{- end -}}
+
 {{/* Name of the Secret in which the program keeps its own certificate authority. */}}
 {{- define "onceguard.certSecret" -}}{{ include "onceguard.webhookName" . }}-ca{{- end -}}
 
