@@ -97,7 +97,7 @@ func TestNotesNameTheCure(t *testing.T) {
 			j := ended(job("10:10"), "10:11", "")
 			j.Complete = true
 			v.Jobs = []Job{j}
-		}, []string{"sync-10:10", "2026-03-02T10:10:00Z", "another ledger", "same URL"}},
+		}, []string{"complete", "another ledger", "same URL", "deleted"}},
 	} {
 		v := plainView()
 		row.with(&v)

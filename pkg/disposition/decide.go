@@ -190,8 +190,9 @@ func (d *decider) otherLedger() string {
 		if _, known := d.executions[w.Unix()]; known || !asked || !j.Complete || d.Now.Before(endOf(j).Add(Grace)) || d.Now.Before(j.Created.Add(Grace)) {
 			continue
 		}
-		return fmt.Sprintf("Job %s is complete, and this ledger does not know its window %s: the engine looks at another ledger than the guards. "+
-			"Nothing is judged or made until both have the same URL (and, if the ledger lost that window, until the Job is deleted)", j.Name, text(w))
+		// Without their names, which would be others with each window.
+		return "Jobs of it are complete, and this ledger does not know their windows: the engine looks at another ledger than the guards. " +
+			"Nothing is judged or made until both have the same URL (and, if the ledger lost those windows, until these Jobs are deleted)"
 	}
 	return ""
 }
@@ -267,6 +268,21 @@ func (d *decider) remember() {
 // suspensions adds to what was seen of suspensions what is seen now.
 func suspensions(v View) []Span {
 	spans := slices.Clone(v.State.Suspensions)
+	for _, s := range v.CronJob.Seen {
+		n := len(spans) - 1
+		switch {
+		case n >= 0 && spans[n].To.IsZero():
+			if s.To.IsZero() || s.To.After(spans[n].From) {
+				spans[n].To = s.To // it is the same one
+			}
+		case n >= 0 && !s.To.IsZero() && !s.To.After(spans[n].To), !s.To.IsZero() && !s.To.After(s.From):
+		default:
+			if n >= 0 {
+				s.From = latest(s.From, spans[n].To)
+			}
+			spans = append(spans, s)
+		}
+	}
 	lasts := len(spans) > 0 && spans[len(spans)-1].To.IsZero()
 	switch {
 	case v.CronJob.Suspended && !lasts:

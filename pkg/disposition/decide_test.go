@@ -82,6 +82,45 @@ func TestASuspensionIsEvidence(t *testing.T) {
 	}
 }
 
+// The ledger may be away when a CronJob is suspended and resumed; the watch is not.
+func TestSuspensionsThatWereWatched(t *testing.T) {
+	span := func(from, to string) Span {
+		s := Span{From: at(from)}
+		if to != "" {
+			s.To = at(to)
+		}
+		return s
+	}
+	for _, row := range []struct {
+		name         string
+		stored, seen []Span
+		suspended    bool
+		want         string
+	}{
+		{"nothing was recorded of it", nil, []Span{span("09:00", "09:00"), span("09:55", "10:15")}, false, "[09:55-10:15]"},
+		{"it lasts", nil, []Span{span("09:00", "09:00"), span("09:55", "")}, true, "[09:55-]"},
+		{"its beginning was recorded", []Span{span("09:54", "")}, []Span{span("09:00", "09:00"), span("09:54", "10:15")}, false, "[09:54-10:15]"},
+		{"and another one came", []Span{span("09:54", "")}, []Span{span("09:54", "10:05"), span("10:15", "")}, true, "[09:54-10:05 10:15-]"},
+		{"it was resumed before anybody watched", []Span{span("09:54", "")}, []Span{span("10:02", "10:02"), span("10:15", "")}, true, "[09:54-10:02 10:15-]"},
+		{"all of it was recorded", []Span{span("09:54", "10:15")}, []Span{span("09:00", "09:00"), span("09:54", "10:15")}, false, "[09:54-10:15]"},
+		{"the watch began within it", []Span{span("09:54", "")}, []Span{span("10:02", "")}, true, "[09:54-]"},
+	} {
+		v := plainView()
+		v.State.Suspensions, v.CronJob.Seen, v.CronJob.Suspended = row.stored, row.seen, row.suspended
+		var got []string
+		for _, s := range suspensions(v) {
+			text := s.From.Format("15:04") + "-"
+			if !s.To.IsZero() {
+				text += s.To.Format("15:04")
+			}
+			got = append(got, text)
+		}
+		if fmt.Sprint(got) != row.want {
+			t.Errorf("%s: %v, want %s", row.name, got, row.want)
+		}
+	}
+}
+
 func TestPlansOfASuspendedCronJobSayWhatTheyWaitFor(t *testing.T) {
 	v := plainView()
 	v.CronJob.Suspended, v.Plans = true, []Plan{{WindowStart: at("10:00"), By: "ada", CronJobUID: "u"}, {WindowStart: at("10:10"), By: "ada", CronJobUID: "other"}}

@@ -159,8 +159,12 @@ type Job struct {
 
 // CronJob is what is seen of the CronJob itself.
 type CronJob struct {
-	Settings         contract.Settings
-	Suspended        bool
+	Settings  contract.Settings
+	Suspended bool
+	// Seen are the intervals in which it was seen suspended since it is watched, the oldest
+	// first; they may be known when State cannot be written. An empty one says that it was not
+	// suspended then.
+	Seen             []Span
 	Forbid           bool           // concurrencyPolicy
 	StartingDeadline *time.Duration // startingDeadlineSeconds
 	LastScheduled    time.Time      // status.lastScheduleTime

@@ -195,7 +195,7 @@ func (w *world) reasoned(at time.Time, g Gap) {
 		if truth == "unseen" || truth == StartDeadline {
 			return
 		}
-		if w.had[at.Unix()] {
+		if w.had[at.Unix()] || truth == Overlap && w.faults.edit { // whose Job may be from before the edit
 			return
 		}
 		// A refusal that was seen later may have been of a newer window.
