@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +59,7 @@ func (w *worker) views(ctx context.Context, o *one, v disposition.View) ([]dispo
 	})
 	gone := map[types.UID]bool{}
 	for _, j := range ask[:min(len(ask), inspections)] {
-		found, err := w.engine.inspect(ctx, o.c, j, o.seen[j.uid])
+		found, err := w.engine.inspect(ctx, o.heard, o.c, j, o.seen[j.uid])
 		switch {
 		case apierrors.IsNotFound(err):
 			w.engine.cluster.dropJob(o.uid, j.uid)
@@ -178,7 +177,7 @@ func standing(v disposition.View) func(time.Time) stand {
 }
 
 // inspect asks the API server about a Job, its pods and its Events.
-func (e *Engine) inspect(ctx context.Context, c *cronJob, j job, earlier seen) (seen, error) {
+func (e *Engine) inspect(ctx context.Context, heard *bulletin, c *cronJob, j job, earlier seen) (seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*requestTime)
 	defer cancel()
 	e.Counters.Reads.Add(1)
@@ -201,28 +200,11 @@ func (e *Engine) inspect(ctx context.Context, c *cronJob, j job, earlier seen) (
 	}
 	var events []corev1.Event
 	if len(pods.Items) == 0 {
-		if events, err = e.events(ctx, c.namespace, j.uid); err != nil {
+		if events, err = heard.about(ctx, c.namespace, j.uid); err != nil {
 			return seen{}, err
 		}
 	}
 	return judgeJob(live, pods.Items, events, earlier), nil
-}
-
-// events reads the Events about an object. Without the right to read them there are none.
-func (e *Engine) events(ctx context.Context, namespace string, about types.UID) ([]corev1.Event, error) {
-	e.Counters.Reads.Add(1)
-	list, err := e.Clients.Typed.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: "involvedObject.uid=" + string(about), Limit: fewest,
-	})
-	if apierrors.IsForbidden(err) {
-		e.blind.Do(func() { e.Log.Warn("Events cannot be read: reasons of missed windows stay unknown", zap.Error(err)) })
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	// Some servers, and all fakes, do not select by field.
-	return slices.DeleteFunc(list.Items, func(ev corev1.Event) bool { return ev.InvolvedObject.UID != about }), nil
 }
 
 // refusals reads from a CronJob's Events why no Job was made for a window that is due
@@ -231,7 +213,7 @@ func (w *worker) refusals(ctx context.Context, o *one, v disposition.View) (disp
 	if !v.CronJob.Suspended && v.Now.Sub(o.refused.asked) >= stale && lacking(v) {
 		ctx, cancel := context.WithTimeout(ctx, requestTime)
 		defer cancel()
-		events, err := w.engine.events(ctx, o.c.namespace, o.uid)
+		events, err := o.heard.about(ctx, o.c.namespace, o.uid)
 		if err != nil {
 			return "", "", time.Time{}, err
 		}

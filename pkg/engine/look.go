@@ -20,6 +20,7 @@ type one struct {
 	*subject
 	c        *cronJob
 	jobs     []job // those that were looked at
+	heard    *bulletin
 	news     map[types.UID]bool
 	decision disposition.Decision
 	plans    []disposition.Plan
@@ -41,6 +42,7 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 		}
 	}()
 	var all []*one
+	heard := w.engine.bulletin()
 	for _, s := range due {
 		c := w.engine.cluster.cronJob(s.uid)
 		if c == nil || c.Settings.Ledger != w.name {
@@ -55,7 +57,7 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 			return err
 		}
 		w.mu.Lock()
-		o := &one{subject: s, c: c, news: s.news}
+		o := &one{subject: s, c: c, news: s.news, heard: heard}
 		s.news = nil
 		w.mu.Unlock()
 		all = append(all, o)

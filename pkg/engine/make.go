@@ -184,7 +184,7 @@ func (e *Engine) clear(ctx context.Context, o *one, name string) error {
 			continue
 		}
 		// Live: what was seen of it may be the ledger's word.
-		was, err := e.inspect(ctx, o.c, j, seen{})
+		was, err := e.inspect(ctx, o.heard, o.c, j, seen{})
 		if apierrors.IsNotFound(err) {
 			e.cluster.dropJob(o.uid, j.uid)
 			continue

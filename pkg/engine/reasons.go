@@ -144,12 +144,16 @@ func podObstacle(p *corev1.Pod) (disposition.Reason, string) {
 	return disposition.Starting, strings.TrimSuffix(string(p.Status.Phase)+": "+p.Status.Reason, ": ")
 }
 
+// failedCreate is the reason of Events about a Job, or a pod, that could not be made, and
+// failures selects them.
+const failedCreate, failures = "FailedCreate", "reason=FailedCreate"
+
 // refusal finds in the Events of a Job or a CronJob the newest creation that failed, and
 // when that was. A failure that is no refusal, like a time-out, has a text and no reason.
 func refusal(events []corev1.Event) (disposition.Reason, string, time.Time) {
 	var newest *corev1.Event
 	for i := range events {
-		if e := &events[i]; e.Reason == "FailedCreate" && (newest == nil || happened(e).After(happened(newest))) {
+		if e := &events[i]; e.Reason == failedCreate && (newest == nil || happened(e).After(happened(newest))) {
 			newest = e
 		}
 	}
