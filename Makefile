@@ -57,7 +57,7 @@ test-unit: ## unit tests, and those against a private Postgres
 .PHONY: test-cluster
 test-cluster: ## end-to-end tests on a real cluster (KUBECONFIG=… for your own)
 	@test/setup.sh postgres
-	test/with-cluster.sh go test -tags e2e -p 1 -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/... ./test/policies/...
+	test/with-cluster.sh go test -tags e2e -p 1 -parallel 12 -count=1 -timeout 40m $(TESTFLAGS) ./test/e2e/... ./test/policies/...
 
 # Every proof is a test named TestProve…; in `make test` it runs in a short form.
 .PHONY: prove
