@@ -98,6 +98,7 @@ func (l *led) days(ctx context.Context, st start) (d days, err error) {
 	}
 	d.Minutes = int(stuck / time.Minute)
 	measure(&d.Stuck, func() error { return upTo(l.window(2).Add(90*time.Second), stuck) })
+	d.End = l.now()
 	return d, err
 }
 

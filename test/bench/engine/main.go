@@ -134,6 +134,7 @@ func (s *scene) measure(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	r.starts[2] = r.days.Start
+	s.Now = r.days.End
 	if err := ask(&r.again, partStart, namespaces); err != nil {
 		return err
 	}

@@ -105,8 +105,9 @@ type days struct {
 	Start                          start
 	Quiet, Hour, Come, Ran, Missed cost
 	Stuck                          cost
-	Late, Minutes                  int   // CronJobs of Stuck, and for how long
-	Gaps                           int64 // windows recorded as missed after Missed
+	Late, Minutes                  int       // CronJobs of Stuck, and for how long
+	End                            time.Time // of the engine's clock
+	Gaps                           int64     // windows recorded as missed after Missed
 }
 
 // led is an engine that leads.
@@ -140,6 +141,9 @@ func (s *scene) engine(ctx context.Context) (any, error) {
 		for n := range s.Of {
 			l.Namespaces = append(l.Namespaces, namespace(n))
 		}
+	}
+	if !s.Now.IsZero() {
+		l.offset.Store(int64(time.Until(s.Now)))
 	}
 	before, none := alive(), cost{}
 	l.begin, l.own = time.Now(), cpu.Own()

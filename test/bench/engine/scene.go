@@ -31,8 +31,9 @@ type scene struct {
 	Next           time.Time
 	Quiet          time.Duration
 
-	Part string // what to measure
-	Of   int    // in how many of the namespaces
+	Part string    // what to measure
+	Of   int       // in how many of the namespaces
+	Now  time.Time // the engine's clock at the start; zero: that of the machine
 
 	Window, First int // of partFill: the window, and how many CronJobs
 }
