@@ -157,7 +157,7 @@ func busySpans(jobs []Job) []busySpan {
 		if !j.Ended {
 			b.To = j.Created.AddDate(1000, 0, 0)
 		}
-		if !j.CatchUp && b.To.After(b.From) { // the controller does not count what the engine made
+		if !j.CatchUp && !j.ByHand && b.To.After(b.From) { // the controller counts only what it made
 			all = append(all, b)
 		}
 	}

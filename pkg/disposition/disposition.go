@@ -147,6 +147,7 @@ type Job struct {
 	WindowStart time.Time
 	Name        string
 	CatchUp     bool // made by the engine
+	ByHand      bool // made by hand of its CronJob
 	Created     time.Time
 	Ended       bool
 	EndedAt     time.Time // zero when it has not, or nobody knows

@@ -85,7 +85,7 @@ func (w *worker) views(ctx context.Context, o *one, v disposition.View) ([]dispo
 		}
 		known[j.uid] = true
 		see := disposition.Job{
-			WindowStart: j.window(), Name: j.name, CatchUp: j.catchUp, Created: time.Unix(j.created, 0).UTC(), Reason: disposition.Starting,
+			WindowStart: j.window(), Name: j.name, CatchUp: j.catchUp, ByHand: j.byHand, Created: time.Unix(j.created, 0).UTC(), Reason: disposition.Starting,
 		}
 		if was, ok := o.seen[j.uid]; ok {
 			see.Ended, see.EndedAt, see.Complete, see.Reason, see.Evidence = was.ended, was.endedAt, was.complete, was.reason, was.evidence

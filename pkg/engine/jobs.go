@@ -21,6 +21,7 @@ type job struct {
 	created int64 // Unix seconds
 	minutes int64 // of the window that it means, since 1970
 	catchUp bool  // made by the engine
+	byHand  bool  // made by hand of the CronJob
 }
 
 func (j job) window() time.Time { return time.Unix(j.minutes*60, 0).UTC() }
@@ -135,10 +136,11 @@ func readJob(o any) (owner types.UID, j job, ok bool) {
 	if owner == "" || at.IsZero() {
 		return "", job{}, false
 	}
+	_, byHand := m.GetAnnotations()[contract.AnnotationInstantiate]
 	// Clones do not keep the buffer alive that the object was decoded from.
 	return owner, job{
 		uid: types.UID(strings.Clone(string(m.GetUID()))), name: strings.Clone(m.GetName()), created: m.GetCreationTimestamp().Unix(),
-		minutes: at.Unix() / 60, catchUp: m.GetLabels()[contract.LabelCatchUp] == contract.Enabled,
+		minutes: at.Unix() / 60, catchUp: m.GetLabels()[contract.LabelCatchUp] == contract.Enabled, byHand: byHand,
 	}, true
 }
 
@@ -188,6 +190,9 @@ func bareJob(o any) (any, error) {
 	}
 	if at := windowOf(m, cronJob); !at.IsZero() {
 		bare.Annotations = map[string]string{contract.AnnotationScheduledTimestamp: at.UTC().Format(time.RFC3339)}
+		if _, byHand := m.Annotations[contract.AnnotationInstantiate]; byHand {
+			bare.Annotations[contract.AnnotationInstantiate] = "" // its window is settled: windowOf takes it
+		}
 	}
 	return bare, nil
 }
