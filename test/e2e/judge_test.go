@@ -95,13 +95,11 @@ func calm(t *testing.T, after time.Time) {
 
 // isFinal tells an answer that nothing is to follow.
 func isFinal(a admin.Answer) bool {
-	switch a.Kind {
-	case admin.ByExecution:
-		return !a.Planned && slices.Contains([]string{"done", "skipped", "exhausted", "held"}, a.Status)
-	case admin.ByGap:
-		return a.Status != "late"
+	ends := []string{"missed", "skipped"} // of a gap
+	if a.Kind == admin.ByExecution {
+		ends = []string{"done", "skipped", "exhausted", "held"}
 	}
-	return false
+	return slices.Contains(ends, a.Status) && !a.Planned
 }
 
 // answered waits until each of the windows has its final answer, and gives the answers.
