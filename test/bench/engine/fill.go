@@ -172,8 +172,10 @@ func jobSpec() batchv1.JobSpec {
 			Containers: []corev1.Container{{
 				Name: "main", Image: "registry.example.com/shop/order-sync:1.42.0", Command: []string{"/bin/order-sync", "--all"},
 				Env: []corev1.EnvVar{
-					{Name: "PGHOST", Value: "db.shop.svc"}, {Name: "PGUSER", Value: "orders"},
-					{Name: "PGPASSWORD", ValueFrom: secret("password")}, {Name: "TOKEN", ValueFrom: secret("token")},
+					{Name: "PGHOST", Value: "db.shop.svc"},
+					{Name: "PGUSER", Value: "orders"},
+					{Name: "PGPASSWORD", ValueFrom: secret("password")},
+					{Name: "TOKEN", ValueFrom: secret("token")},
 				},
 				Resources: corev1.ResourceRequirements{Limits: limits, Requests: requests},
 			}},

@@ -120,7 +120,7 @@ type led struct {
 	own    time.Duration
 }
 
-func (s *scene) engine(ctx context.Context) (any, error) {
+func (s *scene) engine(ctx context.Context) (found any, err error) {
 	clients, sent, err := counted(s.Kubeconfig)
 	if err != nil {
 		return nil, err
@@ -145,15 +145,16 @@ func (s *scene) engine(ctx context.Context) (any, error) {
 	if !s.Now.IsZero() {
 		l.offset.Store(int64(time.Until(s.Now)))
 	}
-	before, none := alive(), cost{}
+	before := alive()
 	l.begin, l.own = time.Now(), cpu.Own()
-	if none, err = l.cost(ctx); err != nil {
+	none, err := l.cost(ctx)
+	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
-	defer func() { stop(); <-done }()
+	defer func() { stop(); err = errors.Join(err, <-done) }()
 	all := int64(s.CronJobs / namespaces * s.Of)
 	if err := l.settle(ctx, all); err != nil {
 		return nil, err
