@@ -19,8 +19,8 @@ type Reprocess string
 
 // Each also does what the one before it does.
 const (
-	ReprocessNone      Reprocess = "none"      // none but skipped ones
-	ReprocessFailed    Reprocess = "failed"    // what failed, is exhausted or held
+	ReprocessNone      Reprocess = "none"      // none but those that were skipped, and not by a person
+	ReprocessFailed    Reprocess = "failed"    // what failed, is exhausted or held, or a person cancelled
 	ReprocessCompleted Reprocess = "completed" // what is completed, with a new generation
 )
 
@@ -29,7 +29,7 @@ type Backfilled struct {
 	Planned int // they will be run, those too that were planned before
 	Done    int // closed well, and left so
 	Running int // a worker runs them now
-	Kept    int // they failed, are exhausted or held, and are left so
+	Kept    int // they failed, are exhausted, held or cancelled, and are left so
 }
 
 // Backfill plans due windows of a job to be run, oldest first, by the windows engine. A
@@ -53,10 +53,16 @@ func BackfillBy(ctx context.Context, db DB, jobName, cronJobUID string, windows 
 }
 
 // CancelBackfill takes back what is planned from first to last, what the engine planned too,
-// and gives how many windows that were. What a worker runs now stays planned. Where a Job was
-// made already and runs nothing yet, the window is cancelled.
+// and gives how many windows that were. What a worker runs now stays planned. What the engine
+// planned, or a Job was made for, is cancelled, unless it was done before and not tried since:
+// then it is done as before. What a person planned, and no Job was made for, stays as it was.
 func CancelBackfill(ctx context.Context, db DB, jobName string, first, last time.Time, who, why string) (cancelled int, err error) {
-	err = db.QueryRow(ctx, "SELECT onceguard.cancel_backfill($1, $2, $3, $4, $5)", jobName, first, last, who, why).Scan(&cancelled)
+	return CancelBackfillBy(ctx, db, jobName, "", first, last, who, why)
+}
+
+// CancelBackfillBy is CancelBackfill of what the CronJob with this UID is to run. Empty: any.
+func CancelBackfillBy(ctx context.Context, db DB, jobName, cronJobUID string, first, last time.Time, who, why string) (cancelled int, err error) {
+	err = db.QueryRow(ctx, "SELECT onceguard.cancel_backfill($1, $2, $3, $4, $5, nullif($6, ''))", jobName, first, last, who, why, cronJobUID).Scan(&cancelled)
 	return cancelled, translate("cancel of the backfill of "+jobName, err)
 }
 

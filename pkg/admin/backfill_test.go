@@ -210,16 +210,16 @@ func TestCancelBackfill(t *testing.T) {
 	if err != nil || n != 8 {
 		t.Fatal(n, err)
 	}
-	want := "gap:skipped execution:skipped execution:failed execution:exhausted execution:held execution:lease ended execution:running execution:running+ execution:skipped gap:missed none:"
+	want := "execution:skipped execution:skipped execution:failed execution:exhausted execution:held execution:lease ended execution:running execution:running+ execution:skipped gap:missed none:"
 	if got := kinds(); got != want {
 		t.Errorf("%s\n%s", before, got)
 	}
-	for _, h := range []int{1, 8} {
+	for _, h := range []int{0, 1, 8} {
 		if got := ask(t, c, at(h), ""); got != "skip cancelled" {
 			t.Error(h, got)
 		}
 	}
-	if got := value(t, c, "SELECT string_agg(concat_ws(' ', what, who, windows), ', ' ORDER BY id) FROM onceguard.job_decision WHERE who = 'bob'"); got != "cancel bob, cancel bob, cancel-backfill bob 8" {
+	if got := value(t, c, "SELECT string_agg(concat_ws(' ', what, who, windows), ', ' ORDER BY id) FROM onceguard.job_decision WHERE who = 'bob'"); got != "cancel bob, cancel-backfill bob 8" {
 		t.Error(got)
 	}
 	if n, err := admin.CancelBackfill(ctx, c, job, start, at(6).Start, "bob", "enough"); err != nil || n != 0 {
@@ -283,14 +283,18 @@ func TestBackfillArguments(t *testing.T) {
 	}
 }
 
-// Pruning takes gaps and plans with it, and cuts a range that reaches over the watermark.
+// Pruning takes gaps with it, cuts a range that reaches over the watermark, and stops before
+// what is to run.
 func TestPruneOfGapsAndPlans(t *testing.T) {
 	c := watched(t)
 	complete(t, c, at(0))
 	exec(t, c, `INSERT INTO onceguard.job_gap (job_name, cron_job_uid, first_window, last_window, windows, status, reason)
 		SELECT $1, u, $2::timestamptz + h * interval '1 hour', $2::timestamptz + (h + 3) * interval '1 hour', 4, 'missed', 'controller' FROM unnest('{u1,u2}'::text[]) u, unnest('{1,5,9}'::int[]) h`, job, start)
-	exec(t, c, `INSERT INTO onceguard.job_plan (job_name, window_start) SELECT $1, $2::timestamptz + h * interval '1 hour' FROM unnest('{5,6,7}'::int[]) h`, job, start)
-	if came, err := admin.Prune(t.Context(), c, job, at(6).Start); err != nil || !came.Equal(at(6).Start) {
+	exec(t, c, `INSERT INTO onceguard.job_plan (job_name, window_start) SELECT $1, $2::timestamptz + h * interval '1 hour' FROM unnest('{0,6,7}'::int[]) h`, job, start) // the first says nothing any more
+	if p, err := admin.Prospects(t.Context(), c, job, at(8).Start); err != nil || p.Windows != 1 || *p.Stop != at(6) {
+		t.Error(p, err)
+	}
+	if came, err := admin.Prune(t.Context(), c, job, at(8).Start); err != nil || !came.Equal(at(6).Start) {
 		t.Fatal(came, err)
 	}
 	if got := value(t, c, `SELECT string_agg(concat_ws(' ', cron_job_uid, first_window - $1, last_window - $1, windows), ', ' ORDER BY cron_job_uid, first_window) FROM onceguard.gaps`, start); got !=

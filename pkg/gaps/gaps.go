@@ -65,6 +65,7 @@ type Schedule struct {
 	TimeZone   string
 	DST        contract.DST
 	CatchUp    contract.CatchUp
+	Indexes    int       // completions of its Indexed Job; 0: it is none; -1: not known
 	Since      time.Time // Settings.Since
 	State      disposition.State
 	Note       string    // Decision.Note
@@ -73,17 +74,17 @@ type Schedule struct {
 }
 
 // Load gives all that is remembered, by job name and UID; of CronJobs that are gone only for
-// 30 days.
+// 30 days. State.Recorded are the gaps behind JudgedBefore.
 func Load(ctx context.Context, db DB) ([]Schedule, error) {
 	const what = "read the schedules"
-	rows, err := db.Query(ctx, `SELECT job_name, cron_job_uid, cron_job, coalesce(schedule, ''), coalesce(time_zone, ''), coalesce(dst, ''), coalesce(catch_up, ''),
+	rows, err := db.Query(ctx, `SELECT job_name, cron_job_uid, cron_job, coalesce(schedule, ''), coalesce(time_zone, ''), coalesce(dst, ''), coalesce(catch_up, ''), coalesce(indexes, -1),
 		since, judged_before, open, suspensions, coalesce(note, ''), gone_at, looked_at FROM onceguard.engine_schedules()`)
 	if err != nil {
 		return nil, translate(what, err)
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Schedule, err error) {
 		var gone *time.Time
-		err = row.Scan(&s.JobName, &s.CronJobUID, &s.CronJob, &s.Schedule, &s.TimeZone, &s.DST, &s.CatchUp,
+		err = row.Scan(&s.JobName, &s.CronJobUID, &s.CronJob, &s.Schedule, &s.TimeZone, &s.DST, &s.CatchUp, &s.Indexes,
 			&s.Since, &s.State.JudgedBefore, &s.State.Open, &s.State.Suspensions, &s.Note, &gone, &s.LookedAt)
 		s.Since, s.State.JudgedBefore, s.LookedAt = s.Since.UTC(), s.State.JudgedBefore.UTC(), s.LookedAt.UTC()
 		for i, w := range s.State.Open {
@@ -94,15 +95,44 @@ func Load(ctx context.Context, db DB) ([]Schedule, error) {
 		}
 		return s, err
 	})
-	return all, translate(what, err)
+	if err != nil {
+		return nil, translate(what, err)
+	}
+	return all, translate(what, recall(ctx, db, all))
+}
+
+// recall fills State.Recorded.
+func recall(ctx context.Context, db DB, all []Schedule) error {
+	type key struct{ job, uid string }
+	places := make(map[key]int, len(all))
+	for i, s := range all {
+		places[key{s.JobName, s.CronJobUID}] = i
+	}
+	rows, err := db.Query(ctx, `SELECT s.job_name, s.cron_job_uid, g.first_window, g.last_window, g.windows, g.status, g.reason, coalesce(g.rule, ''), coalesce(g.evidence, '')
+		FROM onceguard.schedules s JOIN onceguard.gaps g ON g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid AND g.first_window >= s.judged_before
+		WHERE s.gone_at IS NULL ORDER BY 1, 2, 3`)
+	if err != nil {
+		return err
+	}
+	var k key
+	var g disposition.Gap
+	_, err = pgx.ForEachRow(rows, []any{&k.job, &k.uid, &g.First, &g.Last, &g.Windows, &g.Status, &g.Reason, &g.Rule, &g.Evidence}, func() error {
+		if i, known := places[k]; known {
+			g.First, g.Last = g.First.UTC(), g.Last.UTC()
+			all[i].State.Recorded = append(all[i].State.Recorded, g)
+		}
+		return nil
+	})
+	return err
 }
 
 // Ask is a question about the windows of a CronJob.
 type Ask struct {
 	JobName    string    `json:"job"` // the base, without index and separate run
 	CronJobUID string    `json:"uid"`
-	From       time.Time `json:"from"` // State.JudgedBefore
-	Upto       time.Time `json:"upto"` // included
+	CronJob    string    `json:"cron_job"` // namespace/name, by which Execution.Foreign is told
+	From       time.Time `json:"from"`     // State.JudgedBefore
+	Upto       time.Time `json:"upto"`     // included
 	// Open are windows before From that are asked about too: State.Open.
 	Open []time.Time `json:"open,omitempty"`
 }
@@ -116,7 +146,8 @@ type Seen struct {
 	Upto time.Time
 	// Executions from Ask.From to Upto, and those of Ask.Open, in order. A window of an
 	// Indexed Job is one execution: as little closed as the least of its indexes, and alive
-	// when one of them is.
+	// when one of them is. While it is planned it is not closed, for an index that has not
+	// come is still to run.
 	Executions []disposition.Execution
 	// Plans of the job, in order: all from Ask.From on, and the 2,000 oldest. A plan of a
 	// window that is to run though it is closed shows that window as failed, not closed.
@@ -204,6 +235,7 @@ type recorded struct {
 	TimeZone     string             `json:"time_zone,omitempty"`
 	DST          contract.DST       `json:"dst,omitempty"`
 	CatchUp      contract.CatchUp   `json:"catch_up,omitempty"`
+	Indexes      *int               `json:"indexes,omitempty"`
 	Since        time.Time          `json:"since"`
 	JudgedBefore time.Time          `json:"judged_before"`
 	Open         []time.Time        `json:"open,omitempty"`
@@ -240,6 +272,9 @@ func Judge(ctx context.Context, db DB, judgements []Judgement) error {
 			From: j.From, Before: j.Before, Gaps: cutAll(j.Gaps), Unplan: cutAll(j.Unplan), Exhaust: cutAll(j.Exhaust),
 			Hold: j.Hold,
 		}
+		if j.Indexes >= 0 {
+			r.Indexes = &j.Indexes
+		}
 		for _, p := range j.Plans {
 			r.Plans = append(r.Plans, plan{p.WindowStart, p.Reason})
 		}
@@ -262,6 +297,12 @@ func Judge(ctx context.Context, db DB, judgements []Judgement) error {
 func Making(ctx context.Context, db DB, jobName string, window time.Time, cronJobUID, job string) (bool, error) {
 	return one[bool](ctx, db, fmt.Sprintf("plan of %s %s", jobName, window.UTC().Format(time.RFC3339)),
 		`SELECT onceguard.engine_making($1, $2, $3, $4)`, jobName, window, cronJobUID, job)
+}
+
+// Clock gives the ledger's time, which leases and guards go by.
+func Clock(ctx context.Context, db DB) (time.Time, error) {
+	t, err := one[time.Time](ctx, db, "read the ledger's clock", `SELECT clock_timestamp()`)
+	return t.UTC(), err
 }
 
 // Asked is a CronJob for which a person has planned windows.
@@ -329,7 +370,7 @@ func translate(what string, err error) error {
 	}
 	kind := map[string]error{
 		"OG005": ErrForbidden, "42501": ErrForbidden, "3F000": ErrSchema, "42883": ErrSchema, "42P01": ErrSchema,
-		"55P03": ErrBusy, "40P01": ErrBusy, "22023": ErrInvalid,
+		"55P03": ErrBusy, "40P01": ErrBusy, "22023": ErrInvalid, "22007": ErrInvalid, "22008": ErrInvalid,
 	}
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || kind[server.Code] == nil {

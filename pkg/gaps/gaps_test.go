@@ -22,7 +22,7 @@ func TestWhatIsRememberedComesBack(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	s := schedule("u1")
-	s.DST, s.CatchUp, s.Note = contract.DSTOnce, contract.CatchUpAll, "nothing is known of its namespace"
+	s.DST, s.CatchUp, s.Indexes, s.Note = contract.DSTOnce, contract.CatchUpAll, 7, "nothing is known of its namespace"
 	s.State = State{JudgedBefore: at(5), Open: []time.Time{at(1), at(3)}, Suspensions: []Span{{From: at(0), To: at(2)}, {From: at(4)}}}
 	b.judge(gaps.Judgement{Schedule: s, From: start}, gaps.Judgement{Schedule: schedule("u0"), From: start})
 	all, err := gaps.Load(t.Context(), b.engine)

@@ -82,11 +82,10 @@ func (b *book) text(sql string, args ...any) string {
 func (b *book) execution(name string, w time.Time, state string) {
 	b.Helper()
 	b.exec("SELECT onceguard.claim($1, $2, gen_random_uuid(), '1 hour')", name, w)
-	id := b.text("SELECT execution_id::text FROM onceguard.job_lease WHERE job_name = $1 AND window_start = $2", name, w)
+	id := b.holder(name, w)
 	switch state {
 	case "completed":
-		b.exec("DO $$ BEGIN PERFORM onceguard.begin('" + name + "', '" + w.Format(time.RFC3339) + "', '" + id + "'); PERFORM onceguard.complete('" + name + "', '" + w.Format(time.RFC3339) + "', '" + id + "'); END $$")
-		b.exec("SELECT onceguard.release($1, $2, $3, 'completed')", name, w, id)
+		b.finish(name, w)
 	case "failed", "held", "exhausted", "skipped":
 		b.exec("SELECT onceguard.release($1, $2, $3, 'failed')", name, w, id)
 		if state != "failed" {
@@ -98,6 +97,20 @@ func (b *book) execution(name string, w time.Time, state string) {
 	default:
 		b.Fatal(state)
 	}
+}
+
+// holder is the execution that has a window.
+func (b *book) holder(name string, w time.Time) string {
+	b.Helper()
+	return b.text("SELECT execution_id::text FROM onceguard.job_lease WHERE job_name = $1 AND window_start = $2", name, w)
+}
+
+// finish completes a window that was claimed.
+func (b *book) finish(name string, w time.Time) {
+	b.Helper()
+	id := b.holder(name, w)
+	b.exec("DO $$ BEGIN PERFORM onceguard.begin('" + name + "', '" + w.Format(time.RFC3339) + "', '" + id + "'); PERFORM onceguard.complete('" + name + "', '" + w.Format(time.RFC3339) + "', '" + id + "'); END $$")
+	b.exec("SELECT onceguard.release($1, $2, $3, 'completed')", name, w, id)
 }
 
 func schedule(uid string) gaps.Schedule {

@@ -14,6 +14,7 @@ CREATE TABLE onceguard.job_schedule (
     time_zone     text,
     dst           text,
     catch_up      text,
+    indexes       int,                            -- completions of its Indexed Job; 0: it is none; NULL: not known
     since         timestamptz NOT NULL,           -- earlier windows are not judged: guarding began, or the schedule was edited
     judged_before timestamptz NOT NULL,           -- each due window before it has its final answer, but for those in open
     open          timestamptz[] NOT NULL DEFAULT '{}', -- windows before judged_before whose execution is not closed
@@ -88,10 +89,11 @@ COMMENT ON COLUMN onceguard.plans.planned_by IS 'The person; null: the windows e
 COMMENT ON COLUMN onceguard.plans.made IS 'How many Jobs were made for it; job is the last one.';
 
 CREATE VIEW onceguard.schedules AS
-SELECT s.job_name, s.cron_job_uid, s.cron_job, s.schedule, s.time_zone, s.dst, s.catch_up, s.since, s.judged_before, s.open, s.suspensions,
+SELECT s.job_name, s.cron_job_uid, s.cron_job, s.schedule, s.time_zone, s.dst, s.catch_up, s.indexes, s.since, s.judged_before, s.open, s.suspensions,
        s.note, s.looked_at, s.gone_at
 FROM onceguard.job_schedule s;
 COMMENT ON VIEW onceguard.schedules IS 'One row for each CronJob that the windows engine has judged.';
+COMMENT ON COLUMN onceguard.schedules.indexes IS 'Of an Indexed Job; 0 for any other, null when it is not known.';
 COMMENT ON COLUMN onceguard.schedules.since IS 'Windows before it are not judged: guarding began, or what says which windows there are was edited.';
 COMMENT ON COLUMN onceguard.schedules.judged_before IS 'Each due window before it has its final answer, but for those in open, whose execution is not closed.';
 COMMENT ON COLUMN onceguard.schedules.note IS 'What cannot be done for this CronJob, and why.';
@@ -188,35 +190,75 @@ END $$;
 COMMENT ON FUNCTION onceguard.stands IS 'Internal: how windows of a job and of its indexes stand; no row for what nobody has claimed.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.reopens(reprocess text, status text) RETURNS boolean
+CREATE FUNCTION onceguard.reprocess_of(status text, reason text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE reopens.status WHEN 'skipped' THEN reopens.reprocess IS NOT NULL
-                               WHEN 'completed' THEN reopens.reprocess = 'completed'
-                               ELSE reopens.reprocess IN ('failed', 'completed') END IS TRUE
+    SELECT CASE WHEN status = 'completed' THEN 'completed' WHEN status = 'skipped' AND reason IS DISTINCT FROM 'cancelled' THEN 'none' ELSE 'failed' END
 $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.reopens IS 'Internal: does a plan with this reprocess open a window of this status again?';
+COMMENT ON FUNCTION onceguard.reprocess_of IS 'Internal: the least reprocess that opens a window which stands so again. What a person has cancelled is not opened by none.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.reopens(reprocess text, status text, reason text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (array_position('{none,failed,completed}', reopens.reprocess) >= array_position('{none,failed,completed}', onceguard.reprocess_of(status, reason))) IS TRUE
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.reopens IS 'Internal: does a plan with this reprocess open a window which stands so again?';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.claimed_as(base text, cron_job_uid text) RETURNS SETOF text
+LANGUAGE plpgsql STABLE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    most constant int := 10000;
+    indexes int;
+BEGIN
+    SELECT s.indexes INTO indexes FROM onceguard.job_schedule s WHERE s.job_name = claimed_as.base AND s.cron_job_uid = claimed_as.cron_job_uid;
+    IF indexes > 0 THEN
+        RETURN QUERY SELECT claimed_as.base || '#' || i FROM generate_series(0, least(indexes, most) - 1) i;
+        RETURN;
+    END IF;
+    IF indexes IS NULL THEN
+        RETURN QUERY SELECT n.name FROM onceguard.lanes_of(claimed_as.base) n WHERE n.name <> claimed_as.base LIMIT most;
+    END IF;
+    IF NOT FOUND OR indexes = 0 THEN
+        RETURN NEXT claimed_as.base;
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.claimed_as IS 'Internal: the names by which Jobs of a CronJob claim a window: those of its indexes, else the job''s. Where the number of indexes is not known, of those that have ever claimed.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.shut_plans(jobs text[]) RETURNS TABLE (job_name text, window_start timestamptz, reprocess text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH planned AS MATERIALIZED (
+        SELECT p.job_name, p.window_start, p.reprocess, p.cron_job_uid FROM unnest(shut_plans.jobs) n(name)
+        JOIN onceguard.job_plan p ON p.job_name = n.name
+    )
+    SELECT p.job_name, p.window_start, p.reprocess
+    FROM (SELECT q.job_name, q.cron_job_uid, array_agg(q.window_start) AS starts FROM planned q GROUP BY 1, 2) a
+    CROSS JOIN LATERAL (SELECT array_agg(c) AS names FROM onceguard.claimed_as(a.job_name, a.cron_job_uid) c) d
+    CROSS JOIN LATERAL onceguard.stands(a.job_name, a.starts) s
+    JOIN planned p ON p.job_name = a.job_name AND p.window_start = s.window_start
+    GROUP BY 1, 2, 3, d.names
+    -- An index that has not come yet is still to run.
+    HAVING bool_and(s.closed AND NOT onceguard.reopens(p.reprocess, s.status, s.reason)) AND count(*) FILTER (WHERE s.name = ANY (d.names)) = cardinality(d.names)
+    UNION
+    SELECT p.job_name, p.window_start, p.reprocess FROM planned p JOIN onceguard.job j ON j.name = p.job_name AND j.closed_before > p.window_start;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.shut_plans IS 'Internal: plans that say nothing any more: their window is closed, under each name by which it is claimed, or pruned.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.drop_plans(jobs text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    WITH planned AS MATERIALIZED (
-        SELECT p.job_name, p.window_start, p.reprocess FROM unnest(drop_plans.jobs) n(name)
-        JOIN onceguard.job_plan p ON p.job_name = n.name
-    ), shut AS (
-        SELECT p.job_name, p.window_start, p.reprocess FROM planned p
-        JOIN (SELECT q.job_name, array_agg(q.window_start) AS starts FROM planned q GROUP BY 1) a ON a.job_name = p.job_name
-        CROSS JOIN LATERAL onceguard.stands(a.job_name, a.starts) s
-        WHERE s.window_start = p.window_start
-        GROUP BY 1, 2, 3
-        HAVING bool_and(s.closed AND NOT onceguard.reopens(p.reprocess, s.status))
-        UNION
-        SELECT p.job_name, p.window_start, p.reprocess FROM planned p JOIN onceguard.job j ON j.name = p.job_name AND j.closed_before > p.window_start
-    ), mine AS ( -- what another changes now is left to him
+    WITH mine AS ( -- what another changes now is left to him
         SELECT p.job_name, p.window_start FROM onceguard.job_plan p
-        JOIN shut s ON s.job_name = p.job_name AND s.window_start = p.window_start AND s.reprocess IS NOT DISTINCT FROM p.reprocess
+        JOIN onceguard.shut_plans(drop_plans.jobs) s ON s.job_name = p.job_name AND s.window_start = p.window_start AND s.reprocess IS NOT DISTINCT FROM p.reprocess
         ORDER BY 1, 2 FOR UPDATE OF p SKIP LOCKED
     )
     DELETE FROM onceguard.job_plan p USING mine m WHERE p.job_name = m.job_name AND p.window_start = m.window_start;

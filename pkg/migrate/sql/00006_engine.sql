@@ -46,7 +46,7 @@ BEGIN
 
     RETURN QUERY
     SELECT (r.n - 1)::int, j.closed_before, coalesce(k.cut - interval '1 microsecond', r.upto), w.executions, p.plans
-    FROM ROWS FROM (jsonb_to_recordset(engine_look.asks) AS (job text, "from" timestamptz, upto timestamptz, open timestamptz[])) WITH ORDINALITY AS r(job, "from", upto, open, n)
+    FROM ROWS FROM (jsonb_to_recordset(engine_look.asks) AS (job text, cron_job text, "from" timestamptz, upto timestamptz, open timestamptz[])) WITH ORDINALITY AS r(job, cron_job, "from", upto, open, n)
     LEFT JOIN onceguard.job j ON j.name = r.job
     CROSS JOIN LATERAL (SELECT array_agg(n.name) AS names FROM onceguard.lanes_of(r.job) n) l
     CROSS JOIN LATERAL ( -- where one of the names has more than its share
@@ -55,20 +55,24 @@ BEGIN
             WHERE t.job_name = n AND t.window_start >= r."from" AND t.window_start <= r.upto
             ORDER BY t.window_start OFFSET greatest(1, most / cardinality(l.names)) LIMIT 1) x) k
     CROSS JOIN LATERAL (
-        SELECT jsonb_agg(jsonb_build_object('WindowStart', y.window_start, 'Closed', y.closed, 'Alive', y.alive, 'Failed', NOT y.closed AND NOT y.alive, 'UpdatedAt', y.updated_at)
+        SELECT jsonb_agg(jsonb_build_object('WindowStart', y.window_start, 'Closed', y.closed, 'Alive', y.alive, 'Failed', NOT y.closed AND NOT y.alive, 'Foreign', y.elsewhere, 'UpdatedAt', y.updated_at)
             ORDER BY y.window_start) AS executions
         FROM (
-            SELECT x.window_start, bool_and(x.status IN ('completed', 'skipped', 'exhausted', 'held') AND NOT onceguard.reopens(q.reprocess, x.status)) AS closed,
-                   bool_or(x.status = 'running' AND (s.expires_at >= clock_timestamp()) IS TRUE) AS alive, max(x.updated_at) AS updated_at
+            -- While it is planned a window is not closed: an index has not come, or it is opened again.
+            SELECT x.window_start, bool_and(x.status IN ('completed', 'skipped', 'exhausted', 'held') AND q.window_start IS NULL) AS closed,
+                   bool_or(x.status = 'running' AND (s.expires_at >= clock_timestamp()) IS TRUE) AS alive, max(greatest(x.updated_at, s.expires_at)) AS updated_at,
+                   bool_or((a.namespace <> split_part(nullif(r.cron_job, ''), '/', 1) OR a.trigger <> 'manual'
+                       AND a.job !~ ('^' || replace(split_part(nullif(r.cron_job, ''), '/', 2), '.', '\.') || '-r?[0-9]+$')) IS TRUE) AS elsewhere
             FROM (
-                SELECT t.job_name, t.window_start, t.status, t.updated_at FROM unnest(l.names) n JOIN onceguard.job_execution t ON t.job_name = n
+                SELECT t.job_name, t.window_start, t.status, t.attempt, t.updated_at FROM unnest(l.names) n JOIN onceguard.job_execution t ON t.job_name = n
                 WHERE t.window_start >= r."from" AND t.window_start <= r.upto AND (t.window_start < k.cut) IS NOT FALSE
                 UNION ALL
-                SELECT t.job_name, t.window_start, t.status, t.updated_at FROM unnest(l.names) n
+                SELECT t.job_name, t.window_start, t.status, t.attempt, t.updated_at FROM unnest(l.names) n
                 CROSS JOIN (SELECT DISTINCT o FROM unnest(r.open) o WHERE o < r."from") o
                 JOIN onceguard.job_execution t ON t.job_name = n AND t.window_start = o.o
             ) x
             LEFT JOIN onceguard.job_lease s ON s.job_name = x.job_name AND s.window_start = x.window_start AND x.status = 'running'
+            LEFT JOIN onceguard.job_attempt a ON a.job_name = x.job_name AND a.window_start = x.window_start AND a.attempt = x.attempt AND x.status IN ('running', 'failed')
             LEFT JOIN onceguard.job_plan q ON q.job_name = r.job AND q.window_start = x.window_start
             GROUP BY 1
         ) y) w
@@ -119,6 +123,16 @@ END $$;
 COMMENT ON FUNCTION onceguard.check_gaps IS 'Internal: a list of gaps, in order and apart from each other.';
 
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.holds_window(g onceguard.job_gap, spacing interval) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    -- An end beside a window that was cut out is a fraction of a second from it.
+    SELECT date_trunc('second', g.first_window) = g.first_window OR date_trunc('second', g.last_window) = g.last_window
+        OR g.last_window - g.first_window >= 2 * spacing - interval '1 second'
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.holds_window IS 'Internal: false when there surely is no window left between two that were cut out.';
+
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.cut_gaps(job_name text, cron_job_uid text, first timestamptz, last timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -126,23 +140,34 @@ DECLARE
     tick constant interval := '1 microsecond';
     g onceguard.job_gap;
     part onceguard.job_gap;
-    span numeric;
+    cut_first int; -- 1: that end is no window, for it was cut there
+    cut_last int;
+    each numeric;  -- seconds between two windows
+    spacing interval; -- two windows in a row are not less apart, on average
 BEGIN
     FOR g IN DELETE FROM onceguard.job_gap t WHERE t.job_name = cut_gaps.job_name AND t.cron_job_uid = cut_gaps.cron_job_uid
              AND t.first_window <= cut_gaps.last AND t.last_window >= cut_gaps.first RETURNING * LOOP
-        span := nullif(extract(epoch FROM g.last_window - g.first_window), 0);
         -- How many windows are left is exact where they are evenly spaced.
+        cut_first := (date_trunc('second', g.first_window) <> g.first_window)::int;
+        cut_last := (date_trunc('second', g.last_window) <> g.last_window)::int;
+        each := extract(epoch FROM g.last_window - g.first_window) / nullif(g.windows - 1 + cut_first + cut_last, 0);
+        spacing := CASE WHEN g.schedule ~ '^\s*([0-9]+\s+[0-9]+\s|@(daily|midnight|weekly|monthly|yearly|annually))' THEN interval '23 hours'
+                        WHEN g.schedule ~ '^\s*([0-9]+\s|@hourly)' THEN interval '45 minutes' ELSE interval '1 minute' END;
         IF g.first_window < cut_gaps.first THEN
             part := g;
             part.last_window := cut_gaps.first - tick;
-            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM cut_gaps.first - g.first_window) * (g.windows - 1) / span)));
-            INSERT INTO onceguard.job_gap SELECT part.*;
+            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM cut_gaps.first - g.first_window) / nullif(each, 0) - 0.001) - cut_first));
+            IF onceguard.holds_window(part, spacing) THEN
+                INSERT INTO onceguard.job_gap SELECT part.*;
+            END IF;
         END IF;
         IF g.last_window > cut_gaps.last THEN
             part := g;
             part.first_window := cut_gaps.last + tick;
-            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM g.last_window - cut_gaps.last) * (g.windows - 1) / span)));
-            INSERT INTO onceguard.job_gap SELECT part.*;
+            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM g.last_window - cut_gaps.last) / nullif(each, 0) - 0.001) - cut_last));
+            IF onceguard.holds_window(part, spacing) THEN
+                INSERT INTO onceguard.job_gap SELECT part.*;
+            END IF;
         END IF;
     END LOOP;
 END $$;
@@ -157,7 +182,6 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     g record;
     newest onceguard.job_gap;
-    continued boolean := false;
 BEGIN
     SELECT * INTO newest FROM onceguard.job_gap t WHERE t.job_name = record_gaps.job_name AND t.cron_job_uid = record_gaps.cron_job_uid
     ORDER BY t.first_window DESC LIMIT 1;
@@ -217,9 +241,39 @@ BEGIN
               AND a.attempt = e.attempt AND a.outcome IN ('crashed', 'lost')));
         PERFORM onceguard.end_window(lane, exhaust.window_start, CASE WHEN held THEN 'held' ELSE 'exhausted' END, CASE WHEN held THEN 'held' ELSE exhaust.reason END, 'engine');
     END LOOP;
+    -- Indexes of a planned window that have not come are given up with the others: the plan goes.
+    IF EXISTS (SELECT FROM onceguard.job_plan p WHERE p.job_name = exhaust.job_name AND p.window_start = exhaust.window_start AND p.made > 0) THEN
+        PERFORM FROM onceguard.job j WHERE j.name = exhaust.job_name AND j.closed_before <= exhaust.window_start FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND AND (SELECT bool_and(s.closed) FROM onceguard.stands(exhaust.job_name, ARRAY[exhaust.window_start]) s) THEN
+            INSERT INTO onceguard.job_execution (job_name, window_start, status, reason, closed_by, attempt, fencing_token)
+            SELECT c, exhaust.window_start, 'exhausted', exhaust.reason, 'engine', 0, 0
+            FROM onceguard.job_plan p CROSS JOIN LATERAL onceguard.claimed_as(p.job_name, p.cron_job_uid) c
+            WHERE p.job_name = exhaust.job_name AND p.window_start = exhaust.window_start
+              AND NOT EXISTS (SELECT FROM onceguard.job_execution t WHERE t.job_name = c AND t.window_start = exhaust.window_start);
+        END IF;
+    END IF;
 END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION onceguard.exhaust IS 'Internal: closes a window that no Job will try again, as held when its attempt crashed and that is asked for, else as exhausted; a dead attempt is recorded lost. It never waits, and leaves alone what it would have to wait for.';
+
+-- +goose StatementBegin
+CREATE FUNCTION onceguard.check_suspensions(job_name text, list jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- As Go reads it: it would fail on anything else, for all CronJobs.
+    instant constant text := '^\d{4}-(((0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8]))|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$';
+    checked jsonb;
+BEGIN
+    IF EXISTS (SELECT FROM jsonb_array_elements(check_suspensions.list) s
+               WHERE (s ->> 'from' ~ instant AND coalesce(s ->> 'to', s ->> 'from') ~ instant) IS NOT TRUE) THEN
+        RAISE EXCEPTION 'suspensions of job "%" must have from, and to, as instants of RFC 3339', left(check_suspensions.job_name, 100) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('from', s ->> 'from', 'to', s ->> 'to')) ORDER BY n) INTO checked
+    FROM jsonb_array_elements(check_suspensions.list) WITH ORDINALITY AS e(s, n);
+    RETURN coalesce(checked, '[]');
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.check_suspensions IS 'Internal: a list of intervals, each from an instant to another one or to none yet; nothing else is kept of it.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_judge(judgements jsonb) RETURNS int[]
@@ -239,9 +293,9 @@ BEGIN
     PERFORM onceguard.be_brief('5 seconds');
     -- In one order, so that two engines never wait for each other.
     FOR j IN SELECT r.*, (r.n - 1)::int AS place FROM ROWS FROM (jsonb_to_recordset(engine_judge.judgements) AS (
-                 job text, uid text, cron_job text, schedule text, time_zone text, dst text, catch_up text, since timestamptz, judged_before timestamptz, open timestamptz[],
+                 job text, uid text, cron_job text, schedule text, time_zone text, dst text, catch_up text, indexes int, since timestamptz, judged_before timestamptz, open timestamptz[],
                  suspensions jsonb, note text, "from" timestamptz, before timestamptz, gaps jsonb, plans jsonb, unplan jsonb, exhaust jsonb)) WITH ORDINALITY
-             AS r(job, uid, cron_job, schedule, time_zone, dst, catch_up, since, judged_before, open, suspensions, note, "from", before, gaps, plans, unplan, exhaust, n)
+             AS r(job, uid, cron_job, schedule, time_zone, dst, catch_up, indexes, since, judged_before, open, suspensions, note, "from", before, gaps, plans, unplan, exhaust, n)
              ORDER BY r.job COLLATE "C", r.uid COLLATE "C", r.n LOOP
         PERFORM onceguard.check_base(j.job);
         IF coalesce(length(j.uid) BETWEEN 1 AND 200 AND length(j.cron_job) BETWEEN 3 AND 400, false) IS NOT TRUE
@@ -251,14 +305,22 @@ BEGIN
         IF (isfinite(j.since) AND isfinite(j.judged_before) AND isfinite(j."from") AND j.judged_before >= j."from") IS NOT TRUE THEN
             RAISE EXCEPTION 'since, judged_before and from of job "%" must be instants, and judged_before not less than from', j.job USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        IF cardinality(j.open) > 20000 THEN
-            RAISE EXCEPTION 'open of job "%" has % windows, and may have 20000', j.job, cardinality(j.open) USING ERRCODE = 'invalid_parameter_value';
+        IF j.judged_before > clock_timestamp() + interval '1 day' OR j.indexes < 0 THEN
+            RAISE EXCEPTION 'judged_before % or indexes % of job "%" cannot be', j.judged_before, j.indexes, j.job USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        IF cardinality(j.open) > 20000 OR EXISTS (SELECT FROM unnest(j.open) o WHERE isfinite(o) IS NOT TRUE) THEN
+            RAISE EXCEPTION 'open of job "%" has % windows, and may have 20000, each an instant', j.job, cardinality(j.open) USING ERRCODE = 'invalid_parameter_value';
         END IF;
         PERFORM onceguard.check_list('suspensions', coalesce(j.suspensions, '[]'), 10000), onceguard.check_list('plans', coalesce(j.plans, '[]'), 10000),
             onceguard.check_gaps('gaps', j.gaps), onceguard.check_gaps('unplan', j.unplan), onceguard.check_gaps('exhaust', j.exhaust);
         SELECT * INTO g FROM jsonb_to_recordset(j.exhaust) AS r(first timestamptz, last timestamptz) WHERE r.first <> r.last LIMIT 1;
         IF FOUND THEN
             RAISE EXCEPTION 'exhaust: of job "%" % to % must be one window', j.job, g.first, g.last USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        SELECT * INTO g FROM jsonb_to_recordset(j.plans) AS r("window" timestamptz, reason text)
+        WHERE (isfinite(r."window") AND r."window" <= clock_timestamp() + interval '1 day' AND coalesce(r.reason, '') ~ '^[a-z-]{0,40}$') IS NOT TRUE LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'plans: of job "%" window % must be an instant that is due, and its reason "%" a word of lower case', j.job, g."window", left(g.reason, 100) USING ERRCODE = 'invalid_parameter_value';
         END IF;
         SELECT * INTO g FROM jsonb_to_recordset(j.gaps) AS r(first timestamptz, last timestamptz, status text)
         WHERE r.first < j.judged_before AND (r.last >= j.judged_before OR r.status = 'late') OR r.first < greatest(j."from", j.since) LIMIT 1;
@@ -288,7 +350,8 @@ BEGIN
         END IF;
         start := greatest(j."from", j.since);
         UPDATE onceguard.job_schedule t SET cron_job = j.cron_job, schedule = nullif(j.schedule, ''), time_zone = nullif(j.time_zone, ''), dst = nullif(j.dst, ''),
-            catch_up = nullif(j.catch_up, ''), since = j.since, judged_before = j.judged_before, open = coalesce(j.open, '{}'), suspensions = coalesce(j.suspensions, '[]'),
+            catch_up = nullif(j.catch_up, ''), indexes = j.indexes, since = j.since, judged_before = j.judged_before, open = coalesce(j.open, '{}'),
+            suspensions = onceguard.check_suspensions(j.job, coalesce(j.suspensions, '[]')),
             note = nullif(j.note, ''), looked_at = clock_timestamp(), gone_at = NULL
         WHERE t.job_name = j.job AND t.cron_job_uid = j.uid;
         PERFORM onceguard.record_gaps(j.job, j.uid, nullif(j.schedule, ''), nullif(j.time_zone, ''), j.judged_before, start, j.before, coalesce(j.gaps, '[]'));
@@ -304,6 +367,9 @@ BEGIN
             SELECT j.job, j.uid, r.first, r.last, r.windows, r.status, r.reason, nullif(r.rule, ''), nullif(r.evidence, ''), nullif(j.schedule, ''), nullif(j.time_zone, '')
             FROM jsonb_to_recordset(j.unplan) AS r(first timestamptz, last timestamptz, windows bigint, status text, reason text, rule text, evidence text) WHERE r.first = g.first;
         END LOOP;
+        -- What was decided before a prune may say something of windows that have gone with it.
+        PERFORM onceguard.cut_gaps(j.job, j.uid, '-infinity', o.closed_before - interval '1 microsecond') FROM onceguard.job o
+        WHERE o.name = j.job AND (o.closed_before > start OR jsonb_array_length(j.unplan) > 0) AND EXISTS (SELECT FROM onceguard.job_gap t WHERE t.job_name = j.job AND t.cron_job_uid = j.uid AND t.first_window < o.closed_before);
         -- What a person planned while there was no CronJob is this one's.
         UPDATE onceguard.job_plan p SET cron_job_uid = j.uid, cron_job = j.cron_job WHERE p.job_name = j.job AND p.cron_job_uid IS NULL;
         IF jsonb_array_length(j.plans) > 0 THEN
@@ -349,7 +415,7 @@ BEGIN
     END IF;
     IF p.reprocess IS NOT NULL THEN
         BEGIN
-            FOR lane IN SELECT s.name FROM onceguard.stands(p.job_name, ARRAY[p.window_start]) s WHERE onceguard.reopens(p.reprocess, s.status) ORDER BY 1 LOOP
+            FOR lane IN SELECT s.name FROM onceguard.stands(p.job_name, ARRAY[p.window_start]) s WHERE onceguard.reopens(p.reprocess, s.status, s.reason) ORDER BY 1 LOOP
                 PERFORM onceguard.reopen(onceguard.decide(lane, p.window_start, 'rerun', p.planned_by, p.why));
             END LOOP;
         EXCEPTION WHEN object_not_in_prerequisite_state THEN
@@ -377,12 +443,12 @@ END $$;
 COMMENT ON FUNCTION onceguard.planner_of IS 'Internal: the CronJob whose Jobs run what a person plans.';
 
 -- +goose StatementBegin
-CREATE FUNCTION onceguard.answer_unplanned(s onceguard.job_schedule, starts timestamptz[], reasons text[], status text, rule text, evidence text) RETURNS void
+CREATE FUNCTION onceguard.answer_unplanned(s onceguard.job_schedule, starts timestamptz[], reasons text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO onceguard.job_gap (job_name, cron_job_uid, first_window, last_window, windows, status, reason, rule, evidence, schedule, time_zone)
-    SELECT s.job_name, s.cron_job_uid, min(i.w), max(i.w), count(*), answer_unplanned.status, i.reason, answer_unplanned.rule, answer_unplanned.evidence, s.schedule, s.time_zone
+    INSERT INTO onceguard.job_gap (job_name, cron_job_uid, first_window, last_window, windows, status, reason, rule, schedule, time_zone)
+    SELECT s.job_name, s.cron_job_uid, min(i.w), max(i.w), count(*), 'missed', i.reason, 'gone', s.schedule, s.time_zone
     FROM (
         SELECT u.w, u.reason, count(*) FILTER (WHERE u.apart) OVER (ORDER BY u.w) AS island
         FROM (
@@ -392,7 +458,7 @@ BEGIN
             FROM (
                 SELECT x.w, coalesce(x.reason, 'controller') AS reason, lag(x.w) OVER (ORDER BY x.w) AS former
                 FROM unnest(answer_unplanned.starts, answer_unplanned.reasons) x(w, reason)
-                WHERE x.w >= s.since AND x.w < s.judged_before
+                WHERE x.w >= s.since
                   AND NOT EXISTS (SELECT FROM onceguard.job_gap g WHERE g.job_name = s.job_name AND g.first_window <= x.w AND g.last_window >= x.w)
                   AND x.w NOT IN (SELECT t.window_start FROM onceguard.stands(s.job_name, answer_unplanned.starts) t)
             ) v WINDOW o AS (ORDER BY v.w)
@@ -401,7 +467,7 @@ BEGIN
     GROUP BY i.island, i.reason;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.answer_unplanned IS 'Internal: windows of a CronJob that are planned no more get the answer that the engine had left to the plan; not those that have another one.';
+COMMENT ON FUNCTION onceguard.answer_unplanned IS 'Internal: windows of a CronJob that is gone, planned no more, get the answer that the engine had left to the plan; not those that have another one.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.engine_gone(cron_job_uid text) RETURNS int
@@ -429,7 +495,7 @@ BEGIN
         WHERE t.job_name = s.job_name AND t.cron_job_uid = s.cron_job_uid AND t.planned_by IS NOT NULL;
         WITH gone AS (DELETE FROM onceguard.job_plan t WHERE t.job_name = s.job_name AND t.cron_job_uid = s.cron_job_uid RETURNING t.window_start, t.reason)
         SELECT array_agg(g.window_start), array_agg(g.reason) INTO starts, reasons FROM gone g;
-        PERFORM onceguard.answer_unplanned(s, starts, reasons, 'missed', 'gone', NULL);
+        PERFORM onceguard.answer_unplanned(s, starts, reasons);
     END LOOP;
     RETURN known;
 END $$;
