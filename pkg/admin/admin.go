@@ -63,7 +63,7 @@ func Cancel(ctx context.Context, db DB, w window.Window, who, why string) error 
 
 // Prune closes the windows of a job before upto for ever, and deletes what is kept of
 // them; decisions stay. It gives how far it came: earlier than upto means that the window
-// of that instant may still run (it is running, failed or held). jobName is the job's,
+// of that instant may still run (it is running, failed, held or planned). jobName is the job's,
 // without index and separate run: those go with it.
 func Prune(ctx context.Context, db DB, jobName string, upto time.Time) (time.Time, error) {
 	var came time.Time

@@ -132,6 +132,10 @@ func (r *run) engine() (string, func(subject) string) {
 	case d < 4:
 		return "unplan " + plan.String(), func(s subject) string { return fmt.Sprint(s.Unplan(plan)) }
 	}
+	if r.rnd.IntN(6) == 0 || r.focus == planned && d == 8 {
+		uid, gone := []string{"one", "one", "two"}[r.rnd.IntN(3)], r.rnd.IntN(2) == 0
+		return fmt.Sprintf("leave %s: gone %v", uid, gone), func(s subject) string { return fmt.Sprint(s.Leave(r.base, uid, gone)) }
+	}
 	first := at()
 	last := first
 	if r.rnd.IntN(3) == 0 {

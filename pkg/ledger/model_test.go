@@ -41,7 +41,7 @@ func (p people) Prune(jobName string, upto time.Time) (time.Time, error) {
 
 // Plan, Unplan and Judge leave what the windows engine would.
 func (p people) Plan(w window.Window) error {
-	_, err := p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_plan (job_name, window_start) VALUES ($1, $2) ON CONFLICT DO NOTHING", w.JobName, w.Start)
+	_, err := p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_plan (job_name, window_start, cron_job_uid) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", w.JobName, w.Start, ledgertest.Planner)
 	return err
 }
 
@@ -51,7 +51,7 @@ func (p people) Unplan(w window.Window) error {
 }
 
 func (p people) Judge(jobName, cronJobUID string, first, last time.Time, s disposition.Status) error {
-	_, err := p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_schedule (job_name, cron_job_uid, cron_job, since, judged_before) VALUES ($1, $2, $1, $3, $3) ON CONFLICT DO NOTHING",
+	_, err := p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_schedule (job_name, cron_job_uid, cron_job, since, judged_before) VALUES ($1, $2, $1, $3, $3) ON CONFLICT (job_name, cron_job_uid) DO UPDATE SET looked_at = clock_timestamp(), gone_at = NULL",
 		jobName, cronJobUID, time.Unix(0, 0))
 	if err == nil {
 		_, err = p.owner.Exec(p.ctx, "DELETE FROM onceguard.job_gap WHERE job_name = $1 AND cron_job_uid = $2 AND last_window >= $3 AND first_window <= $4", jobName, cronJobUID, first, last)
@@ -59,6 +59,20 @@ func (p people) Judge(jobName, cronJobUID string, first, last time.Time, s dispo
 	if err == nil {
 		_, err = p.owner.Exec(p.ctx, "INSERT INTO onceguard.job_gap (job_name, cron_job_uid, first_window, last_window, windows, status, reason) VALUES ($1, $2, $3, $4, 1, $5, 'controller')",
 			jobName, cronJobUID, first, last, string(s))
+	}
+	return err
+}
+
+func (p people) Leave(jobName, cronJobUID string, gone bool) error {
+	sql := `INSERT INTO onceguard.job_schedule (job_name, cron_job_uid, cron_job, since, judged_before, looked_at) VALUES ($1, $2, $1, $3, $3, clock_timestamp() - interval '181 minutes')
+		ON CONFLICT (job_name, cron_job_uid) DO UPDATE SET looked_at = excluded.looked_at`
+	if gone {
+		sql = `INSERT INTO onceguard.job_schedule (job_name, cron_job_uid, cron_job, since, judged_before, gone_at) VALUES ($1, $2, $1, $3, $3, clock_timestamp())
+			ON CONFLICT (job_name, cron_job_uid) DO UPDATE SET gone_at = excluded.gone_at`
+	}
+	_, err := p.owner.Exec(p.ctx, sql, jobName, cronJobUID, time.Unix(0, 0))
+	if err == nil && gone {
+		_, err = p.owner.Exec(p.ctx, "UPDATE onceguard.job_plan SET cron_job_uid = NULL WHERE job_name = $1 AND cron_job_uid = $2", jobName, cronJobUID)
 	}
 	return err
 }
@@ -121,7 +135,7 @@ func TestProveModelAgreesWithSQL(t *testing.T) {
 		"claim run first", "claim run retry", "claim run takeover", "claim run reopened", "claim run adopted",
 		"claim skip completed", "claim skip closed", "claim skip late", "claim skip overlap", "claim skip superseded", "claim skip cancelled", "claim skip dst",
 		"claim wait busy", "claim wait fence-lost", "claim wait overlap", "claim wait replacing", "claim wait order",
-		"claim refuse payload", "claim refuse exhausted", "claim refuse held", "rerun", "cancel", "prune", "checkpoint", "resolve", "complete", "release", "heartbeat", "plan", "unplan", "judge",
+		"claim refuse payload", "claim refuse exhausted", "claim refuse held", "rerun", "cancel", "prune", "checkpoint", "resolve", "complete", "release", "heartbeat", "plan", "unplan", "judge", "leave",
 	}
 	missing := func() bool { return slices.ContainsFunc(musts, func(must string) bool { return total[must] == 0 }) }
 	l, p, rnd := open(t, url), people{t.Context(), session(t, url)}, rand.New(rand.NewPCG(seed, workers))
@@ -205,7 +219,7 @@ func compare(ctx context.Context, l *ledger.Ledger, p people, base string, rnd *
 	case unrun:
 		names = names[:3+rnd.IntN(3)]
 		r.steps = 2 * rnd.IntN(2) // every other one begins with gaps
-		if rnd.IntN(3) == 0 { // the windows of an index, with the gaps of the job
+		if rnd.IntN(3) == 0 {     // the windows of an index, with the gaps of the job
 			copy(names, []string{base + "#1", base + "#1", base + "#1"})
 		}
 	}

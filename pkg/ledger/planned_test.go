@@ -101,7 +101,7 @@ func TestOrderReadsFewPlansAndGaps(t *testing.T) {
 	exec(t, w.owner, `INSERT INTO onceguard.job_plan (job_name, window_start) SELECT 'shop/later', $1::timestamptz + n * interval '1 minute' FROM generate_series(0, 5000) n`, noon)
 	exec(t, w.owner, `INSERT INTO onceguard.job_execution (job_name, window_start, status, attempt, fencing_token, execution_id, completed_at)
 		SELECT 'shop/many', w, 'completed', 1, 1, gen_random_uuid(), now() FROM generate_series(timestamptz '2026-11-01 00:01Z', '2026-11-30 11:57Z', '2 minutes') w`)
-	exec(t, w.owner, "INSERT INTO onceguard.job_plan (job_name, window_start) VALUES ('shop/many', '2026-11-30 11:57Z')") // of a window that is closed
+	exec(t, w.owner, "INSERT INTO onceguard.job_plan (job_name, window_start, cron_job_uid) VALUES ('shop/many', '2026-11-30 11:57Z', 'u')") // of a window that is closed
 	for _, known := range []bool{false, true} {
 		if known {
 			exec(t, w.owner, "ANALYZE onceguard.job_gap, onceguard.job_plan, onceguard.job_execution, onceguard.job_schedule")

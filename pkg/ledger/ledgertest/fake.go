@@ -45,7 +45,8 @@ type Fake struct {
 	down    error
 	rows    map[string]*execution
 	closed  map[string]time.Time // watermarks by base name
-	plans   map[string]window.Window
+	plans   map[string]*plan
+	away    map[cronJob]bool // CronJobs that were judged; true: nobody looks at them any more
 	gaps    []gap
 	skipped map[string][]claim.Reason
 	once    map[string]bool

@@ -83,6 +83,20 @@ func (f *Fake) Prune(jobName string, upto time.Time) (time.Time, error) {
 			upto = e.window.Start
 		}
 	}
+	for c := range f.away {
+		known = known || c.jobName == jobName
+	}
+	for k, p := range f.plans {
+		switch {
+		case p.JobName != jobName:
+			continue
+		case f.isClosed(p.Window), f.shut(p):
+			delete(f.plans, k)
+		case p.Start.Before(upto):
+			upto = p.Start
+		}
+		known = true
+	}
 	if !known {
 		return time.Time{}, admin.ErrNotFound
 	}

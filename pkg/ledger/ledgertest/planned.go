@@ -147,10 +147,21 @@ func testOrderOfPlans(t *testing.T, s Subject) {
 	e, f := next(d, 1), next(d, 2)
 	plans(t, s, e)
 	waitsFor(t, s, f, terms, e)
-	// Below the watermark nothing comes any more.
-	if came, err := s.Prune("shop/a", f.Window.Start); err != nil || !came.Equal(f.Window.Start) {
-		t.Fatal(came, err)
+	// Below the watermark nothing comes any more; it does not pass what is to run.
+	prunes := func(want claim.Attempt) {
+		t.Helper()
+		if came, err := s.Prune("shop/a", f.Window.Start); err != nil || !came.Equal(want.Window.Start) {
+			t.Fatal(came, err)
+		}
 	}
+	for _, stop := range []claim.Attempt{next(a, -1), e} {
+		prunes(stop)
+		if err := s.Unplan(stop.Window); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prunes(f)
+	plans(t, s, e)
 	under(t, s, f, terms, claim.Run, claim.First)
 }
 
@@ -219,7 +230,30 @@ func testOrderPassesGaps(t *testing.T, s Subject) {
 	if err := s.Unplan(h.Window); err != nil {
 		t.Fatal(err)
 	}
+	waitsFor(t, s, i, terms, h) // the range of the other may mean other windows
+	leaves(t, s, "one", false)
 	under(t, s, i, terms, claim.Run, claim.First)
+	completes(t, s, i, nil)
+
+	// What is late of a CronJob that nobody looks at is not waited for, nor a plan that none
+	// would run.
+	j, k, l := next(i, 1), next(i, 2), next(i, 3)
+	terms = claim.Terms{Serial: true, Since: j.Window.Start, Previous: k.Window.Start}
+	judges(t, s, j, j, disposition.Late)
+	judges(t, s, k, k, disposition.Missed)
+	waitsFor(t, s, l, terms, j)
+	leaves(t, s, "one", false)
+	plans(t, s, k)
+	waitsFor(t, s, l, terms, k)
+	leaves(t, s, "one", true)
+	under(t, s, l, terms, claim.Run, claim.First)
+}
+
+func leaves(t *testing.T, s Subject, cronJobUID string, gone bool) {
+	t.Helper()
+	if err := s.Leave("shop/a", cronJobUID, gone); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Whatever was said of a window that nobody had run: a Job that comes after all runs it.

@@ -17,9 +17,23 @@ type Engine interface {
 	// Judge says that nothing has run the windows from first to last; whatever was said of
 	// any of them by the same CronJob is forgotten.
 	Judge(jobName, cronJobUID string, first, last time.Time, s disposition.Status) error
+	// Leave says that nobody looks at a CronJob any more until it is judged again; and that it
+	// is gone, with its plans left to another one. Plans are those of Planner.
+	Leave(jobName, cronJobUID string, gone bool) error
 }
 
+// Planner is the CronJob whose plans Engine.Plan makes.
+const Planner = "one"
+
 var _ Engine = (*Fake)(nil)
+
+// plan is a window that is to be run later, by Jobs of a CronJob unless that is gone.
+type plan struct {
+	window.Window
+	orphan bool
+}
+
+type cronJob struct{ jobName, uid string }
 
 // gap is a range of windows that a CronJob has not run.
 type gap struct {
@@ -38,9 +52,11 @@ func (f *Fake) Plan(w window.Window) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.plans == nil {
-		f.plans = map[string]window.Window{}
+		f.plans = map[string]*plan{}
 	}
-	f.plans[key(w)] = w
+	if f.plans[key(w)] == nil {
+		f.plans[key(w)] = &plan{Window: w}
+	}
 	return nil
 }
 
@@ -63,7 +79,54 @@ func (f *Fake) Judge(jobName, cronJobUID string, first, last time.Time, s dispos
 		}
 	}
 	f.gaps = append(kept, gap{jobName, cronJobUID, first, last, s})
+	f.see(cronJob{jobName, cronJobUID}, false)
 	return nil
+}
+
+// Leave implements Engine.
+func (f *Fake) Leave(jobName, cronJobUID string, gone bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.see(cronJob{jobName, cronJobUID}, true)
+	for _, p := range f.plans {
+		p.orphan = p.orphan || gone && p.JobName == jobName && cronJobUID == Planner
+	}
+	return nil
+}
+
+func (f *Fake) see(c cronJob, away bool) {
+	if f.away == nil {
+		f.away = map[cronJob]bool{}
+	}
+	f.away[c] = away
+}
+
+// mayCome reports whether a gap says that its windows may still come, and somebody looks.
+func (f *Fake) mayCome(g gap) bool {
+	return g.status == disposition.Late && !f.away[cronJob{g.jobName, g.cronJobUID}]
+}
+
+// shut reports whether a plan says nothing any more: its window is closed, under each name by
+// which the job has claimed.
+func (f *Fake) shut(p *plan) bool {
+	names, indexed := map[string]bool{}, false
+	for _, e := range f.rows {
+		if base(e.window.JobName) == p.JobName && !strings.Contains(e.window.JobName, "@") {
+			names[e.window.JobName] = true
+			indexed = indexed || strings.Contains(e.window.JobName, "#")
+		}
+	}
+	names[p.JobName] = true
+	for name := range names {
+		e := f.rows[key(window.Window{JobName: name, Start: p.Start})]
+		if e == nil && indexed && name == p.JobName {
+			continue // nothing claims by it
+		}
+		if e == nil || e.Status == claim.Running || e.Status == claim.Failed {
+			return false
+		}
+	}
+	return true
 }
 
 // planned reports whether the window is to be run later: a plan is one for all indexes of a
@@ -92,7 +155,7 @@ func (f *Fake) outstanding(r claim.Request, begun bool, seen *claim.Seen, way ma
 	}
 	for _, p := range f.plans {
 		w, counts := named(p.Start)
-		if e := f.rows[key(w)]; p.JobName == base(w.JobName) && counts &&
+		if e := f.rows[key(w)]; p.JobName == base(w.JobName) && counts && !p.orphan &&
 			(e == nil || e.Status != claim.Completed && e.Status != claim.Exhausted && e.Status != claim.Skipped) {
 			await(w.Start)
 		}
@@ -101,16 +164,17 @@ func (f *Fake) outstanding(r claim.Request, begun bool, seen *claim.Seen, way ma
 	if seen.Earlier || !begun || p.Start.IsZero() || !counts || f.rows[key(p)] != nil {
 		return
 	}
-	final := false
+	final, comes := false, false
 	for _, g := range f.gaps {
 		final = final || g.covers(p) && g.status != disposition.Late
+		comes = comes || g.covers(p) && f.mayCome(g)
 	}
-	if !final {
+	if !final || comes {
 		await(p.Start)
 		return
 	}
 	for _, g := range f.gaps {
-		if late, counts := named(g.last); g.jobName == base(late.JobName) && g.status == disposition.Late &&
+		if late, counts := named(g.last); g.jobName == base(late.JobName) && f.mayCome(g) &&
 			counts && late.Start.Before(p.Start) && f.rows[key(late)] == nil {
 			await(late.Start)
 		}

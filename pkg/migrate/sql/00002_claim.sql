@@ -65,14 +65,21 @@ CREATE FUNCTION onceguard.awaited(job_name text, previous timestamptz, since tim
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     base text := split_part(awaited.job_name, '#', 1);
+    -- The windows engine writes each CronJob once an hour at the least. What is late of one that
+    -- nobody looks at any more would be late for ever.
+    watched timestamptz := clock_timestamp() - interval '3 hours';
+    never boolean;
+    comes boolean;
 BEGIN
     -- The gaps of a CronJob do not overlap: the last that begins by then, or none, covers it.
-    IF NOT EXISTS (
-        SELECT FROM onceguard.job_schedule s CROSS JOIN LATERAL (
-            SELECT g.last_window, g.status FROM onceguard.job_gap g
-            WHERE g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid AND g.first_window <= awaited.previous
-            ORDER BY g.first_window DESC LIMIT 1) g
-        WHERE s.job_name = base AND g.last_window >= awaited.previous AND g.status IN ('missed', 'skipped')) THEN
+    -- A range of one CronJob may cover what is a window of another only.
+    SELECT bool_or(g.status IN ('missed', 'skipped')), bool_or(g.status = 'late' AND s.gone_at IS NULL AND s.looked_at > watched) INTO never, comes
+    FROM onceguard.job_schedule s CROSS JOIN LATERAL (
+        SELECT g.last_window, g.status FROM onceguard.job_gap g
+        WHERE g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid AND g.first_window <= awaited.previous
+        ORDER BY g.first_window DESC LIMIT 1) g
+    WHERE s.job_name = base AND g.last_window >= awaited.previous;
+    IF never IS NOT TRUE OR comes THEN
         RETURN awaited.previous;
     END IF;
     -- It never comes, but one before it may: late gaps are never older than what is judged.
@@ -80,11 +87,11 @@ BEGIN
         SELECT max(g.last_window) FROM onceguard.job_schedule s
         JOIN onceguard.job_gap g ON g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid
           AND g.first_window >= s.judged_before AND g.first_window < awaited.previous
-        WHERE s.job_name = base AND g.status = 'late' AND g.last_window < awaited.previous AND g.last_window >= awaited.since
+        WHERE s.job_name = base AND s.gone_at IS NULL AND s.looked_at > watched AND g.status = 'late' AND g.last_window < awaited.previous AND g.last_window >= awaited.since
           AND NOT EXISTS (SELECT FROM onceguard.job_execution t WHERE t.job_name = awaited.job_name AND t.window_start = g.last_window));
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.awaited IS 'Internal: the window that order waits for when previous has no row: itself, unless a gap says that it was missed or skipped; then the last one before it that is late, or NULL.';
+COMMENT ON FUNCTION onceguard.awaited IS 'Internal: the window that order waits for when previous has no row: itself, unless a gap says that it was missed or skipped, and none that it may still come; then the last one before it that is late, or NULL.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.running_others(job_name text, window_start timestamptz, separate_too boolean)
@@ -185,9 +192,9 @@ BEGIN
              ORDER BY t.window_start DESC LIMIT 1)
             UNION ALL -- also one from before the beginning of order, while it runs
             SELECT r.other_window_start FROM onceguard.running_others(judge_terms.job_name, judge_terms.window_start, false) r WHERE r.older
-            UNION ALL -- and a planned one that this name has not closed; the status by a subquery: no join may read the history
+            UNION ALL -- and a planned one that a CronJob is to run and this name has not closed; the status by a subquery: no join may read the history
             (SELECT p.window_start FROM onceguard.job_plan p
-             WHERE p.job_name = split_part(judge_terms.job_name, '#', 1) AND p.window_start < judge_terms.window_start AND p.window_start >= beginning
+             WHERE p.job_name = split_part(judge_terms.job_name, '#', 1) AND p.window_start < judge_terms.window_start AND p.window_start >= beginning AND p.cron_job_uid IS NOT NULL
                AND ((SELECT t.status FROM onceguard.job_execution t WHERE t.job_name = judge_terms.job_name AND t.window_start = p.window_start)
                     IN ('completed', 'exhausted', 'skipped')) IS NOT TRUE
              ORDER BY p.window_start DESC LIMIT 1)

@@ -191,11 +191,28 @@ END $$;
 COMMENT ON FUNCTION onceguard.reopen IS 'Internal: the next claim of a window that decide() has locked runs. The answer is its generation.';
 
 -- +goose StatementBegin
+CREATE FUNCTION onceguard.plan_again(job_name text, window_start timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    base text := split_part(plan_again.job_name, '#', 1);
+BEGIN
+    IF onceguard.planned(plan_again.job_name, plan_again.window_start) THEN -- first the schedules, as the engine does
+        PERFORM FROM onceguard.job_schedule s WHERE s.job_name = base ORDER BY s.cron_job_uid FOR UPDATE;
+        UPDATE onceguard.job_plan p SET made = 0, made_at = NULL, job = NULL WHERE p.job_name = base AND p.window_start = plan_again.window_start;
+    END IF;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION onceguard.plan_again IS 'Internal: a planned window that a person opens again gets a Job as if none had been made for it. Before decide(), for the order of locks.';
+
+-- +goose StatementBegin
 CREATE FUNCTION onceguard.rerun(job_name text, window_start timestamptz, who text, why text) RETURNS int
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
-    e onceguard.job_execution := onceguard.decide(rerun.job_name, rerun.window_start, 'rerun', rerun.who, rerun.why);
+    e onceguard.job_execution;
 BEGIN
+    PERFORM onceguard.plan_again(rerun.job_name, rerun.window_start);
+    e := onceguard.decide(rerun.job_name, rerun.window_start, 'rerun', rerun.who, rerun.why);
     IF e.status IS NULL THEN
         RAISE EXCEPTION 'there is no such window in the record' USING ERRCODE = 'no_data_found';
     END IF;
@@ -208,8 +225,10 @@ COMMENT ON FUNCTION onceguard.rerun IS 'For the owner: the next claim of this wi
 CREATE FUNCTION onceguard.unhold(job_name text, window_start timestamptz, who text, why text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
-    e onceguard.job_execution := onceguard.decide(unhold.job_name, unhold.window_start, 'release', unhold.who, unhold.why);
+    e onceguard.job_execution;
 BEGIN
+    PERFORM onceguard.plan_again(unhold.job_name, unhold.window_start);
+    e := onceguard.decide(unhold.job_name, unhold.window_start, 'release', unhold.who, unhold.why);
     IF e.status IS NULL THEN
         RAISE EXCEPTION 'there is no such window in the record' USING ERRCODE = 'no_data_found';
     END IF;
@@ -286,7 +305,10 @@ BEGIN
     END IF;
     SELECT j.closed_before INTO before FROM onceguard.job j WHERE j.name = prune.job_name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'no window of job "%" was ever claimed', prune.job_name USING ERRCODE = 'no_data_found';
+        IF NOT EXISTS (SELECT FROM onceguard.job_schedule s WHERE s.job_name = prune.job_name) AND NOT EXISTS (SELECT FROM onceguard.job_plan p WHERE p.job_name = prune.job_name) THEN
+            RAISE EXCEPTION 'no window of job "%" was ever claimed or judged', prune.job_name USING ERRCODE = 'no_data_found';
+        END IF;
+        before := '-infinity';
     END IF;
     -- Not more windows at once than can be deleted while claims wait: of each name its share.
     -- Where that ends is found before the lock.
@@ -303,11 +325,14 @@ BEGIN
     PERFORM onceguard.be_brief('5 seconds');
     -- First, for the engine's plans and gaps: claims do not wait for its transactions.
     PERFORM FROM onceguard.job_schedule c WHERE c.job_name = prune.job_name ORDER BY c.cron_job_uid FOR UPDATE;
+    PERFORM onceguard.drop_plans(ARRAY[prune.job_name]);
+    INSERT INTO onceguard.job (name) VALUES (prune.job_name) ON CONFLICT DO NOTHING;
     -- Claims read the watermark under this lock, so none can pass below it.
     SELECT j.closed_before INTO before FROM onceguard.job j WHERE j.name = prune.job_name FOR NO KEY UPDATE;
     names := onceguard.names_of(prune.job_name, 'job_execution');
-    -- Never past a window that may still run, or whose worker is not gone.
+    -- Never past a window that may still run, or is to, or whose worker is not gone.
     closed := greatest(before, least(closed,
+        (SELECT min(p.window_start) FROM onceguard.job_plan p WHERE p.job_name = prune.job_name),
         (SELECT min(e.window_start) FROM onceguard.job_execution e
          WHERE e.job_name = ANY (names) AND e.window_start >= before AND e.window_start < closed AND e.status IN ('running', 'failed', 'held')),
         (SELECT min(l.window_start) FROM onceguard.job_lease l
@@ -319,13 +344,15 @@ BEGIN
     END LOOP;
     -- Late pods skip windows that are closed, also under names that have no window.
     DELETE FROM onceguard.job_skip s WHERE s.job_name = ANY (onceguard.names_of(prune.job_name, 'job_skip')) AND s.window_start < closed;
-    DELETE FROM onceguard.job_plan p WHERE p.job_name = prune.job_name AND p.window_start < closed;
     PERFORM onceguard.cut_gaps(prune.job_name, g.cron_job_uid, g.first, closed - interval '1 microsecond')
     FROM (SELECT o.cron_job_uid, min(o.first_window) AS first FROM onceguard.job_gap o WHERE o.job_name = prune.job_name AND o.first_window < closed GROUP BY 1) g;
+    -- The engine does not ask for these again: see engine_schedules().
+    DELETE FROM onceguard.job_schedule s WHERE s.job_name = prune.job_name AND s.gone_at < clock_timestamp() - interval '30 days'
+      AND NOT EXISTS (SELECT FROM onceguard.job_gap g WHERE g.job_name = s.job_name AND g.cron_job_uid = s.cron_job_uid);
     RETURN closed;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION onceguard.prune IS 'For the owner: closes the windows of a job before an instant for ever and deletes what is kept of them, their gaps and plans too (decisions stay). It stops before a window that may still run (failed, held, running), and after some thousand windows: the answer is how far it came, ask again while that grows. P0002 unknown job.';
+COMMENT ON FUNCTION onceguard.prune IS 'For the owner: closes the windows of a job before an instant for ever and deletes what is kept of them, their gaps too (decisions stay), and CronJobs that are long gone. It stops before a window that may still run (failed, held, running, planned), and after some thousand windows: the answer is how far it came, ask again while that grows. P0002 unknown job.';
 
 -- +goose StatementBegin
 CREATE FUNCTION onceguard.job_functions() RETURNS text[]
