@@ -21,6 +21,7 @@ const (
 	notScheduled   = "not scheduled"   // no instant of the schedule
 	notJudged      = "not judged"      // due, and the engine has not said anything yet
 	unknown        = "unknown"         // nobody has recorded a schedule
+	partlyRun      = "partly run"      // indexes of it have not come
 )
 
 // facts are what the record has of one window.
@@ -29,7 +30,8 @@ type facts struct {
 	start, now   time.Time
 	closedBefore *time.Time
 	claimed      bool
-	story        audit.Story
+	indexes      []audit.Lane // of an Indexed Job, the least closed first
+	story        audit.Story  // of an Indexed Job that of the index which is least closed
 	due          audit.Due
 	schedules    []audit.Schedule
 }
@@ -45,22 +47,28 @@ type explanation struct {
 	ToDo        string    `json:"to_do,omitempty"`
 	Command     string    `json:"command,omitempty"` // that ToDo ends with
 
+	Indexes   []audit.Lane     `json:"indexes,omitempty"` // the least closed first, whose Story it is
 	Story     *audit.Story     `json:"story,omitempty"`
 	Gaps      []audit.Gap      `json:"gaps,omitempty"`
 	Plan      *audit.Plan      `json:"plan,omitempty"`
 	Schedules []audit.Schedule `json:"schedules,omitempty"`
 }
 
+// partly reports whether indexes have not come, and those that have are closed.
+func (f facts) partly() bool { return len(f.indexes) > 0 && f.indexes[0].State == "" }
+
 // explainWindow gives the one answer: the execution if there is one, else the plan, else
 // the gap, else what the schedule says.
 func explainWindow(f facts) explanation {
-	e := explanation{JobName: f.job, WindowStart: f.start, Gaps: f.due.Gaps, Plan: f.due.Plan, Schedules: f.schedules}
+	e := explanation{JobName: f.job, WindowStart: f.start, Gaps: f.due.Gaps, Plan: f.due.Plan, Schedules: f.schedules, Indexes: f.indexes}
 	if f.claimed || len(f.story.Skips)+len(f.story.Decisions) > 0 {
 		e.Story = &f.story
 	}
 	e.scheduled(f)
 	gap, covered := chosenGap(f.due.Gaps)
 	switch {
+	case f.claimed && f.partly():
+		e.partly(f)
 	case f.claimed:
 		e.executed(f)
 	case f.due.Plan != nil:
@@ -192,6 +200,9 @@ func (e *explanation) executed(f facts) {
 	if x.State == audit.Done {
 		e.Means = fmt.Sprintf("done at %s by attempt %d; it never runs again, unless a person says rerun", instant(x.CompletedAt), x.Attempts)
 	}
+	if len(f.indexes) > 0 {
+		e.evidence("%s; the answer is that of the least closed, %s", indexText(f.indexes), x.JobName)
+	}
 	if x.Trigger != nil && *x.Trigger == string(contract.TriggerCatchUp) {
 		e.evidence("caught up: Job %s was made for it by the windows engine", place(x.Namespace, x.Job))
 	}
@@ -214,6 +225,43 @@ func (e *explanation) executed(f facts) {
 	case x.State == audit.Skipped:
 		e.Command = backfillOf(f, flags)
 	}
+}
+
+// partly answers for an Indexed Job of which indexes have not come.
+func (e *explanation) partly(f facts) {
+	missing := f.indexes[0].JobName
+	e.Answer, e.Means = partlyRun, "indexes of it have not come yet; those that have are closed"
+	e.ToDo = "let its Job go on; if that is gone, close each index that never came:"
+	e.Command = fmt.Sprintf("kubectl onceguard cancel %s %s %s", printable(missing), instant(&f.start), byOwner)
+	if f.due.Plan != nil {
+		e.Answer, e.Means = planned, "indexes of it have not come, and a Job is to be made for it"
+	}
+	e.evidence("%s", indexText(f.indexes))
+}
+
+// maxIndexes is how many indexes of one state are named.
+const maxIndexes = 20
+
+// indexText says how each index stands, the least closed first.
+func indexText(lanes []audit.Lane) string {
+	var texts []string
+	for i := 0; i < len(lanes); {
+		n := i
+		var names []string
+		for n < len(lanes) && lanes[n].State == lanes[i].State {
+			if _, index, is := strings.Cut(lanes[n].JobName, "#"); is && len(names) < maxIndexes {
+				names = append(names, index)
+			}
+			n++
+		}
+		text := strings.Join(names, ", ")
+		if more := n - i - len(names); more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		texts = append(texts, cmp.Or(string(lanes[i].State), "not come")+": "+text)
+		i = n
+	}
+	return "indexes " + strings.Join(texts, "; ")
 }
 
 // gone answers from a gap.

@@ -73,10 +73,7 @@ func (p *program) gather(ctx context.Context, ledger *connection, namespace, job
 	if f.now, err = clock(ctx, ledger); err != nil {
 		return f, err
 	}
-	found, err := p.findJob(ctx, ledger, namespace, job, start)
-	if errors.Is(err, errNoJob) {
-		found.JobName, err = scheduledJob(ctx, ledger, namespace, job)
-	}
+	found, err := p.jobToExplain(ctx, ledger, namespace, job, start)
 	if err != nil {
 		return f, err
 	}
@@ -90,17 +87,73 @@ func (p *program) gather(ctx context.Context, ledger *connection, namespace, job
 		}
 	}
 	f.start = start.UTC()
-	f.story, err = audit.Tell(ctx, ledger, f.job, f.start)
+	told := f.job
+	if base(f.job) == f.job {
+		if f.indexes, err = audit.Lanes(ctx, ledger, f.job, f.start); err != nil {
+			return f, ledger.explain(err)
+		}
+		if i := slices.IndexFunc(f.indexes, func(x audit.Lane) bool { return x.State != "" }); i >= 0 {
+			told = f.indexes[i].JobName
+		}
+		if told == f.job {
+			f.indexes = nil
+		}
+	}
+	f.story, err = audit.Tell(ctx, ledger, told, f.start)
 	if f.claimed = err == nil; err != nil && !errors.Is(err, audit.ErrNotFound) {
 		return f, ledger.explain(err)
 	}
 	if f.due, err = dueOf(ctx, ledger, base(f.job), f.start); err != nil {
 		return f, err
 	}
-	if f.claimed && f.due.Plan != nil && !audit.Opens(f.due.Plan.Reprocess, f.story.Window.State) {
+	if f.claimed && !f.partly() && f.due.Plan != nil && !f.story.Window.Planned {
 		f.due.Plan = nil
 	}
 	return f, nil
+}
+
+// jobToExplain gives the job that is meant: of an Indexed Job, whose indexes have names of
+// their own, the job as a whole, unless an index is named.
+func (p *program) jobToExplain(ctx context.Context, ledger *connection, namespace, job string, start *time.Time) (audit.Job, error) {
+	found, err := p.findJob(ctx, ledger, namespace, job, start)
+	switch {
+	case err == nil && (base(job) != job || strings.Contains(found.JobName, "@")):
+		return found, nil
+	case err == nil:
+		found.JobName = base(found.JobName)
+	case base(job) != job:
+		return found, err
+	}
+	jobs, failed := audit.Jobs(ctx, ledger, namespace, job, maxJobs)
+	if failed != nil {
+		return found, ledger.explain(failed)
+	}
+	jobs = slices.DeleteFunc(jobs, func(j audit.Job) bool { return strings.Contains(j.JobName, "@") })
+	if err != nil {
+		var name string
+		if name, failed = scheduledJob(ctx, ledger, namespace, job); failed != nil {
+			names := make([]string, 0, len(jobs))
+			for _, j := range jobs {
+				names = append(names, base(j.JobName))
+			}
+			slices.Sort(names)
+			if names = slices.Compact(names); len(names) != 1 {
+				return found, err
+			}
+			name = names[0]
+		}
+		found = audit.Job{JobName: name}
+	}
+	for _, j := range jobs {
+		if base(j.JobName) != found.JobName {
+			continue
+		}
+		found.ClosedBefore = j.ClosedBefore // is that of the whole job
+		if j.LatestWindow != nil && (found.LatestWindow == nil || j.LatestWindow.After(*found.LatestWindow)) {
+			found.LatestWindow = j.LatestWindow
+		}
+	}
+	return found, nil
 }
 
 // newestDue is the newest window that is due by a schedule, else the latest of the record.

@@ -138,6 +138,13 @@ type Skip struct {
 	Node      *string   `db:"node" json:"node,omitempty"`
 }
 
+func (w *Window) reason() string {
+	if w.Reason == nil {
+		return ""
+	}
+	return *w.Reason
+}
+
 func (w *Window) instants() []*time.Time {
 	return []*time.Time{&w.WindowStart, w.WindowEnd, w.FirstStartedAt, w.StartedAt, w.CompletedAt, w.LeaseExpiresAt}
 }

@@ -72,21 +72,6 @@ type Schedule struct {
 	GoneAt   *time.Time `db:"gone_at" json:"gone_at,omitempty"`     // when the CronJob was found deleted
 }
 
-// Opens reports whether a plan with this Reprocess runs a window that stands so: it does
-// not when the window is closed and stays so. Such a plan goes at the engine's next look.
-func Opens(reprocess string, state State) bool {
-	switch state {
-	case Done:
-		return reprocess == "completed"
-	case Held, Exhausted:
-		return reprocess == "completed" || reprocess == "failed"
-	case Skipped:
-		return reprocess != ""
-	case Running, Failed, LeaseEnded, Planned:
-	}
-	return true // it is not closed
-}
-
 func (g *Gap) instants() []*time.Time {
 	return []*time.Time{&g.FirstWindow, &g.LastWindow, &g.RecordedAt, &g.UpdatedAt}
 }
@@ -178,22 +163,10 @@ func Gaps(ctx context.Context, q Querier, f GapFilter) (found []Gap, more bool, 
 	return found[:f.Limit], true, nil
 }
 
-// instantRow is a row of one instant.
-type instantRow struct {
-	WindowStart time.Time `db:"window_start"`
-}
-
-func (r *instantRow) instants() []*time.Time { return []*time.Time{&r.WindowStart} }
-
 // Taken gives the windows of a job and of its indexes that have an execution or a plan, from
 // first to last, oldest first, at most limit of them.
 func Taken(ctx context.Context, q Querier, jobName string, first, last time.Time, limit int) ([]time.Time, error) {
-	rows, err := collect[instantRow](ctx, q, "read windows of "+jobName, takenSQL, jobName, first, last, limit)
-	starts := make([]time.Time, 0, len(rows))
-	for _, r := range rows {
-		starts = append(starts, r.WindowStart)
-	}
-	return starts, err
+	return starts(ctx, q, "read windows of "+jobName, takenSQL, jobName, first, last, limit)
 }
 
 // Plans gives the planned windows of the jobs that namespace and job choose, newest first,
@@ -241,44 +214,4 @@ func DueOf(ctx context.Context, q Querier, jobName string, start time.Time) (Due
 		d.Plan = &plans[0]
 	}
 	return d, nil
-}
-
-// Standing is how one window stands, in short.
-type Standing struct {
-	WindowStart time.Time `db:"window_start" json:"window_start"`
-	State       State     `db:"state" json:"state"`     // empty when nobody has claimed it
-	Planned     bool      `db:"planned" json:"planned"` // and not closed since
-	Made        int       `db:"made" json:"made"`       // how many Jobs were made for its plan
-	Reprocess   string    `db:"reprocess" json:"reprocess,omitempty"`
-}
-
-func (s *Standing) instants() []*time.Time { return []*time.Time{&s.WindowStart} }
-
-// Of the windows of an Indexed Job, the least that one of its indexes has come to: done is
-// only what all are. The indexes are found by leaps; '$' is the character after '#'.
-const standingsSQL = `WITH RECURSIVE indexes AS (
-    (SELECT v.job_name FROM onceguard.windows v WHERE v.job_name >= $1 || '#' AND v.job_name < $1 || '$' ORDER BY v.job_name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT v.job_name FROM onceguard.windows v WHERE v.job_name > i.job_name AND v.job_name < $1 || '$' ORDER BY v.job_name LIMIT 1)
-    FROM indexes i WHERE i.job_name IS NOT NULL
-), names AS MATERIALIZED (
-    SELECT array_agg(i.job_name) || $1::text AS names FROM indexes i WHERE strpos(i.job_name, '@') = 0
-)
-SELECT w.at AS window_start, coalesce(x.state, '') AS state, p.job_name IS NOT NULL AS planned, coalesce(p.made, 0) AS made, coalesce(p.reprocess, '') AS reprocess
-FROM names
-CROSS JOIN unnest($2::timestamptz[]) WITH ORDINALITY w(at, n)
-LEFT JOIN LATERAL (
-    SELECT v.state FROM onceguard.windows v WHERE v.job_name = ANY (names.names) AND v.window_start = w.at
-    ORDER BY array_position(ARRAY['running', 'lease ended', 'failed', 'held', 'exhausted', 'skipped', 'done'], v.state) LIMIT 1) x ON true
-LEFT JOIN onceguard.plans p ON p.job_name = $1 AND p.window_start = w.at
-ORDER BY w.n`
-
-// Standings gives how windows of a job stand, in the order that they are given. jobName is
-// the base; the indexes of an Indexed Job are parts of its windows.
-func Standings(ctx context.Context, q Querier, jobName string, windows []time.Time) ([]Standing, error) {
-	found, err := collect[Standing](ctx, q, "read how windows of "+jobName+" stand", standingsSQL, jobName, windows)
-	for i, x := range found {
-		found[i].Planned = x.Planned && Opens(x.Reprocess, x.State)
-	}
-	return found, err
 }

@@ -92,7 +92,7 @@ func claimed(ctx context.Context, q Querier, f Filter) (found []Window, more boo
 			return nil, false, err
 		}
 		for i, w := range rows {
-			rows[i].Planned = w.Planned && Opens(w.Reprocess, w.State)
+			rows[i].Planned = w.Planned && Opens(w.Reprocess, w.State, w.reason())
 		}
 		found = append(found, rows...)
 		if f.Limit > 0 && len(found) > f.Limit {
@@ -158,7 +158,7 @@ func Tell(ctx context.Context, q Querier, jobName string, start time.Time) (Stor
 		return s, fmt.Errorf("%s: %w", what, ErrNotFound)
 	}
 	s.Window = rows[0]
-	s.Window.Planned = s.Window.Planned && Opens(s.Window.Reprocess, s.Window.State)
+	s.Window.Planned = s.Window.Planned && Opens(s.Window.Reprocess, s.Window.State, s.Window.reason())
 	if s.Attempts, err = collect[Attempt](ctx, q, what, attemptsSQL, jobName, start, maxStory); err != nil {
 		return Story{}, err
 	}
