@@ -13,6 +13,7 @@ import (
 
 	"github.com/onceguard/onceguard/pkg/admin"
 	"github.com/onceguard/onceguard/pkg/audit"
+	"github.com/onceguard/onceguard/pkg/disposition"
 	"github.com/onceguard/onceguard/pkg/window"
 )
 
@@ -47,7 +48,7 @@ onceguard.dev/catch-up-parallel says. What is done, running or planned already i
 it is, so the same command can be given again, and goes on.
 
   --reprocess none       windows that nobody has run, and skipped ones (default)
-  --reprocess failed     also those that failed, are held or exhausted
+  --reprocess failed     also those that failed, are held or exhausted, or were cancelled
   --reprocess completed  also those that are done: as a new generation
 
 It then shows how far they have come until all are closed; Ctrl-C ends only the showing,
@@ -73,7 +74,7 @@ the database's login are recorded. Needs the URL of the ledger's owner.`,
 	c.Flags().StringVar(&b.from, "from", "", "the first window, or an instant before it (required)")
 	c.Flags().StringVar(&b.to, "to", "", "the last window, or an instant after it (required)")
 	c.Flags().StringVar(&b.reprocess, "reprocess", "none", "none, failed or completed")
-	c.Flags().StringVar(&b.cronJob, "cronjob", "", "whose schedule is meant, and whose Jobs run the windows, where several CronJobs share the job")
+	c.Flags().StringVar(&b.cronJob, "cronjob", "", "whose schedule is meant, and whose Jobs run the windows, where several CronJobs share the job; with --cancel only what that one is to run")
 	c.Flags().StringVar(&b.why, "reason", "", "why: it is recorded (required)")
 	c.Flags().StringVar(&b.by, "by", "", "who decides (default: the Kubernetes user of the current context, else user@host)")
 	c.Flags().BoolVar(&b.beforeGuarding, "before-guarding", false, "also windows before guarding began, or before the schedule was last changed")
@@ -122,6 +123,9 @@ type stretch struct {
 }
 
 func (p *program) backfill(ctx context.Context, b backfill) error {
+	if b.cancel {
+		return p.takeBack(ctx, b)
+	}
 	s, done, err := p.plan(ctx, &b)
 	if err != nil || done {
 		return err
@@ -129,7 +133,7 @@ func (p *program) backfill(ctx context.Context, b backfill) error {
 	return p.follow(ctx, b, s)
 }
 
-// plan records the backfill, or takes it back. It is done when nothing is left to be shown.
+// plan records the backfill. It is done when nothing is left to be shown.
 func (p *program) plan(ctx context.Context, b *backfill) (s stretch, done bool, err error) {
 	long := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
@@ -150,9 +154,6 @@ func (p *program) plan(ctx context.Context, b *backfill) (s stretch, done bool, 
 		if b.by, err = p.whoami(ctx); err != nil {
 			return s, false, err
 		}
-	}
-	if b.cancel {
-		return s, true, p.takeBack(ctx, ledger, *b, s)
 	}
 	if s.windows, err = s.enumerate(*b); err != nil {
 		return s, false, err
@@ -209,25 +210,33 @@ func (p *program) resolve(ctx context.Context, ledger *connection, namespace str
 	if s.schedule, err = scheduleOfCronJob(s.cronJob); err != nil {
 		return s, fmt.Errorf("the windows of CronJob %s cannot be computed: %w", s.cronJob.CronJob, err)
 	}
+	if s.from, s.to, err = p.span(b, s.schedule.Zone()); err != nil {
+		return s, err
+	}
+	if s.to.After(now) {
+		return s, usagef("--to %s is in the future (it is %s): only windows that are due can be run later", instant(&s.to), instant(&now))
+	}
+	return s, nil
+}
+
+// span reads --from and --to, which may be civil times of zone.
+func (p *program) span(b backfill, zone *time.Location) (from, to time.Time, err error) {
 	for _, x := range []struct {
 		flag, value string
 		at          *time.Time
-	}{{"--from", b.from, &s.from}, {"--to", b.to, &s.to}} {
-		at, note, err := parseInstant(x.value, s.schedule.Zone(), x.flag == "--to")
+	}{{"--from", b.from, &from}, {"--to", b.to, &to}} {
+		at, note, err := parseInstant(x.value, zone, x.flag == "--to")
 		if err != nil {
-			return s, usagef("%s %q: %w", x.flag, x.value, err)
+			return from, to, usagef("%s %q: %w", x.flag, x.value, err)
 		}
 		if *x.at = at; note != "" {
 			fmt.Fprintf(p.stderr, "%s: %s.\n", x.flag, note)
 		}
 	}
-	switch {
-	case s.to.Before(s.from):
-		return s, usagef("--to %s is before --from %s", instant(&s.to), instant(&s.from))
-	case s.to.After(now) && !b.cancel:
-		return s, usagef("--to %s is in the future (it is %s): only windows that are due can be run later", instant(&s.to), instant(&now))
+	if to.Before(from) {
+		return from, to, usagef("--to %s is before --from %s", instant(&to), instant(&from))
 	}
-	return s, nil
+	return from, to, nil
 }
 
 // enumerate gives the windows of the span, by the schedule.
@@ -295,28 +304,6 @@ func (p *program) record(ctx context.Context, ledger *connection, b backfill, s 
 	return nil, nil
 }
 
-// takeBack cancels what is planned.
-func (p *program) takeBack(ctx context.Context, ledger *connection, b backfill, s stretch) error {
-	tx, err := ledger.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", ledger.name, err)
-	}
-	defer func() { _ = tx.Rollback(ctx) }()
-	n, err := admin.CancelBackfill(ctx, tx, s.job, s.from, s.to, b.by, b.why)
-	if err != nil {
-		return needsOwner(fmt.Errorf("%s: %w", ledger.name, err))
-	}
-	if b.dryRun {
-		fmt.Fprintf(p.stdout, "%s of %s from %s to %s would be taken back. Nothing is changed (--dry-run).\n", plural(n, "planned window"), s.job, instant(&s.from), instant(&s.to))
-		return nil
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("%s: it is not known whether it was taken back; the same command again does no harm: %w", ledger.name, err)
-	}
-	fmt.Fprintf(p.stdout, "%s of %s from %s to %s taken back, by %s. What runs already goes on.\n", plural(n, "planned window"), s.job, instant(&s.from), instant(&s.to), printable(b.by))
-	return nil
-}
-
 // group is the word by which foretell tells windows apart.
 func group(x audit.Standing) string {
 	switch {
@@ -324,16 +311,20 @@ func group(x audit.Standing) string {
 		return "running"
 	case x.Planned:
 		return "planned"
+	case x.State == "" && x.Lacks:
+		return partlyRun
 	case x.State == "":
 		return "never run"
+	case x.State == audit.Skipped && x.Reason == string(disposition.Cancelled):
+		return "cancelled"
 	}
 	return string(x.State)
 }
 
 // unplanned says why windows of a group are left as they are.
 var unplanned = map[string]string{
-	"planned": "planned already", "running": "goes on", "done": "stays (--reprocess completed runs it once more)",
-	"failed": failedStays, "lease ended": failedStays, "held": failedStays, "exhausted": failedStays, "skipped": "stays",
+	"planned": "planned already", "running": "goes on", partlyRun: "stays: the indexes that have not come are left to its Job", "done": "stays (--reprocess completed runs it once more)",
+	"failed": failedStays, "lease ended": failedStays, "held": failedStays, "exhausted": failedStays, "cancelled": failedStays, "skipped": "stays",
 }
 
 const failedStays = "stays (--reprocess failed runs it)"
@@ -361,7 +352,7 @@ func (p *program) foretell(b backfill, s stretch, before, after []audit.Standing
 		}
 		count[[2]string{group(x), what}]++
 	}
-	for _, g := range []string{"never run", "failed", "lease ended", "held", "exhausted", "skipped", "done", "planned", "running"} {
+	for _, g := range []string{"never run", partlyRun, "failed", "lease ended", "held", "exhausted", "cancelled", "skipped", "done", "planned", "running"} {
 		for _, key := range slices.SortedFunc(maps.Keys(count), func(a, b [2]string) int { return strings.Compare(a[1], b[1]) }) {
 			if key[0] == g {
 				fmt.Fprintf(p.stdout, "  %6d %-12s %s\n", count[key], g, key[1])

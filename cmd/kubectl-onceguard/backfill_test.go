@@ -415,7 +415,98 @@ func TestBackfillBySharedJobs(t *testing.T) {
 	}
 }
 
-// Windows of an Indexed Job are done when all their indexes are.
+// What is planned can be taken back whatever became of its CronJob; of several CronJobs with
+// --cronjob that of one.
+func TestCancelOfABackfill(t *testing.T) {
+	shared := func(t *testing.T) *book {
+		b := newBook(t)
+		b.watch("shop/shared", "shop/a", "0 * * * *", "Etc/UTC", hour(0))
+		b.watch("shop/shared", "shop/b", "30 * * * *", "Etc/UTC", hour(0))
+		for _, name := range []string{"a", "b"} {
+			b.run("backfill", "shop/shared", "--from", at(1), "--to", at(3), "--cronjob", name, "--detach", "--reason", "x").ok(t)
+		}
+		return b
+	}
+	cancel := []string{"backfill", "shop/shared", "--from", at(1), "--to", at(3), "--cancel", "--reason", "x", "--by", "ann"}
+	b := shared(t)
+	b.run(append(cancel, "--cronjob", "a", "--dry-run")...).ok(t).has(t, "3 planned windows of shop/shared from "+at(1)+" to "+at(3)+" would be taken back")
+	b.run(append(cancel, "--cronjob", "a")...).ok(t).has(t, "3 planned windows of shop/shared from "+at(1)+" to "+at(3)+" taken back, by ann")
+	for _, p := range b.plans() {
+		if p.CronJob != "shop/b" {
+			t.Errorf("left is %+v", p)
+		}
+	}
+	if n := len(b.plans()); n != 2 {
+		t.Errorf("%d plans of b are left", n)
+	}
+	b.run(append(cancel, "--cronjob", "c")...).fails(t, 1, `--cronjob "c": the CronJobs of job shop/shared are shop/a, shop/b`)
+	b.run(cancel...).ok(t).has(t, "2 planned windows of shop/shared")
+
+	for name, then := range map[string]string{
+		"deleted":   "UPDATE onceguard.job_schedule SET gone_at = clock_timestamp()",
+		"no zone":   "UPDATE onceguard.job_schedule SET time_zone = ''",
+		"unparsed":  "UPDATE onceguard.job_schedule SET schedule = 'a b'",
+		"new zones": "UPDATE onceguard.job_schedule SET time_zone = 'Asia/Shanghai' WHERE cron_job = 'shop/a'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := shared(t)
+			b.asOwner(then)
+			civil := []string{"backfill", "shop/shared", "--from", "2020-05-04 01:00", "--to", at(3), "--cancel", "--reason", "x", "--by", "ann"}
+			if name != "deleted" { // then both have one zone
+				b.run(civil...).fails(t, 1, `say "2020-05-04 01:00" as an instant with its zone`)
+			} else {
+				b.run(append(civil, "--dry-run")...).ok(t).has(t, "5 planned windows")
+			}
+			e, _ := b.explained("shop/shared", at(1))
+			if !strings.Contains(e.Command, "--cancel") {
+				t.Fatalf("explain says %q", e.Command)
+			}
+			b.accepted(e)
+			b.run(cancel...).ok(t).has(t, "5 planned windows of shop/shared")
+			if n := len(b.plans()); n != 0 {
+				t.Errorf("%d are left", n)
+			}
+		})
+	}
+}
+
+// Who takes back what was to be done once more is told what that leaves.
+func TestCancelOfAReprocess(t *testing.T) {
+	b := watchedBook(t)
+	for h := 1; h <= 3; h++ {
+		b.done(orderSync, hour(h))
+	}
+	b.backfill(1, 3, "--reprocess", "completed", "--detach").ok(t)
+	for _, h := range []int{2, 3} { // their Jobs are made; that of hour 3 has tried
+		var made bool
+		uid := "uid-shop/order-sync"
+		conn := b.ownerConn()
+		if err := conn.QueryRow(t.Context(), "SELECT onceguard.engine_making($1, $2, $3, 'order-sync-r1')", orderSync, hour(h), uid).Scan(&made); err != nil || !made {
+			t.Fatal(made, err)
+		}
+	}
+	b.release(orderSync, hour(3), b.claimFrom(originOf(orderSync, hour(3), "trigger", "catch-up"), orderSync, hour(3), "1 hour"), "failed", 1)
+	r := b.backfill(1, 3, "--cancel").ok(t)
+	r.has(t, "3 planned windows of "+orderSync, "       2 done: it stays so, or is so again", "       1 skipped (cancelled), though its work was done before: that is not undone")
+	if got := b.now(1, 3); got != "done done skipped" {
+		t.Error(got)
+	}
+	b.backfill(1, 3, "--dry-run").ok(t).has(t, "1 cancelled    stays (--reprocess failed runs it)", "2 done         stays")
+}
+
+// ownerConn is a connection of the ledger's owner.
+func (b *book) ownerConn() *pgx.Conn {
+	b.t.Helper()
+	conn, err := pgx.Connect(b.t.Context(), b.ownerURL)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(b.t.Context())) })
+	return conn
+}
+
+// Windows of an Indexed Job are done when all their indexes are, also when it is not seen
+// from those that have come.
 func TestBackfillOfAnIndexedJob(t *testing.T) {
 	b := watchedBook(t)
 	b.done(orderSync+"#0", hour(1))
@@ -424,6 +515,87 @@ func TestBackfillOfAnIndexedJob(t *testing.T) {
 	b.release(orderSync+"#1", hour(2), b.claim(orderSync+"#1", hour(2)), "failed", 1)
 	b.done(orderSync+"#0@4e1b", hour(3))
 	b.backfill(1, 3, "--dry-run").ok(t).has(t, "1 never run    to be run", "1 failed       stays", "1 done         stays")
+
+	// Index 1 of hour 4 has not come. Hour 5 ran when it was no Indexed Job.
+	b.done(orderSync+"#0", hour(4))
+	b.done(orderSync, hour(5))
+	stand := func(want ...audit.State) {
+		t.Helper()
+		found, err := audit.Standings(t.Context(), b.conn, orderSync, []time.Time{hour(1), hour(4), hour(5)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range found {
+			if x.State != want[i] {
+				t.Errorf("hour %s is %q, want %q", instant(&x.WindowStart), x.State, want[i])
+			}
+		}
+	}
+	stand(audit.Done, "", audit.Done)
+	b.backfill(4, 4, "--dry-run").ok(t).has(t, "1 partly run   ")
+	b.asOwner("UPDATE onceguard.job_schedule SET indexes = 2")
+	stand(audit.Done, "", audit.Done)
+	b.asOwner("UPDATE onceguard.job_schedule SET indexes = 3") // the third has never come
+	stand("", "", audit.Done)
+	b.asOwner("UPDATE onceguard.job_schedule SET indexes = 1") // the second was taken away
+	stand(audit.Done, audit.Done, audit.Done)
+	b.asOwner("UPDATE onceguard.job_schedule SET indexes = 0")
+	stand(audit.Done, audit.Done, audit.Done)
+}
+
+// explain of an Indexed Job is about all its indexes: the least closed answers.
+func TestExplainOfAnIndexedJob(t *testing.T) {
+	b := watchedBook(t)
+	explain := func(h int) (explanation, result) { t.Helper(); return b.explained(orderSync, at(h)) }
+	b.done(orderSync+"#0", hour(1))
+	if e, r := explain(1); e.Answer != "done" || e.JobName != orderSync || len(e.Indexes) != 1 {
+		t.Errorf("one index: %s", r.stdout)
+	}
+	b.done(orderSync+"#1", hour(2))
+	b.done(orderSync+"#0", hour(2))
+	if e, r := explain(2); e.Answer != "done" || e.JobName != orderSync || len(e.Indexes) != 2 {
+		t.Errorf("both are done: %s", r.stdout)
+	}
+	e, r := explain(1)
+	r.has(t, "Answer partly run", "indexes not come: 1; done: 0", "kubectl onceguard cancel "+orderSync+"#1 "+at(1))
+	if e.Answer != partlyRun {
+		t.Errorf("answer %q", e.Answer)
+	}
+	b.accepted(e)
+	b.planFor(orderSync, hour(1), disposition.Controller, 1)
+	if e, r := explain(1); e.Answer != planned || e.Plan == nil {
+		t.Errorf("it is planned: %s", r.stdout)
+	}
+	b.done(orderSync+"#0", hour(3))
+	b.release(orderSync+"#1", hour(3), b.claim(orderSync+"#1", hour(3)), "failed", 1)
+	e, r = explain(3)
+	r.has(t, "Answer failed", "indexes failed: 1; done: 0; the answer is that of the least closed, "+orderSync+"#1", "backfill "+orderSync+" --from")
+	b.accepted(e)
+	if e, r := b.explained(orderSync+"#0", at(3)); e.Answer != "done" || e.JobName != orderSync+"#0" {
+		t.Errorf("one index: %s", r.stdout)
+	}
+	if e, r := explain(4); e.Answer != notJudged || e.JobName != orderSync || len(e.Indexes) > 0 && e.Indexes[0].State != "" {
+		t.Errorf("no index has come: %s", r.stdout)
+	}
+	b.run("explain", orderSync, "latest").ok(t).flat().has(t, "Job "+orderSync+" Window")
+	// It needs no engine.
+	b.done("shop/report#0", hour(1))
+	b.done("shop/report#1", hour(1))
+	b.done("shop/report#1@4e1b", hour(1))
+	b.run("explain", "report", at(1), "-n", "shop").ok(t).flat().has(t, "Job shop/report Window", "Answer done", "indexes done: 0, 1")
+	b.run("explain", "report", "latest", "-n", "shop").ok(t).flat().has(t, "Window "+at(1))
+}
+
+func TestIndexesAreToldInShort(t *testing.T) {
+	var lanes []audit.Lane
+	for i := range 25 {
+		lanes = append(lanes, audit.Lane{JobName: fmt.Sprintf("shop/a#%d", i), State: audit.Done})
+	}
+	lanes[0].State = audit.Held
+	want := "indexes held: 0; done: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20 and 4 more"
+	if got := indexText(lanes); got != want {
+		t.Errorf("got %s", got)
+	}
 }
 
 func TestRelease(t *testing.T) {
