@@ -35,8 +35,8 @@ All windows before it are closed, also those without a record: one that no pod h
 yet, and one whose pods still wait for another window or their turn, never runs. Keep
 more than a Job can be late or retried: less than a day is warned about.
 
-It never passes a window that may still run: one that is running, failed or held, or whose
-lease has ended. It goes as far as it can, names that window and exits with 1.
+It never passes a window that may still run: one that is running, failed, held or planned,
+or whose lease has ended. It goes as far as it can, names that window and exits with 1.
 The indexes and separate runs of a job go with it. Needs the URL of the ledger's owner.`,
 		Example: `  kubectl onceguard prune shop/order-sync --older-than 90d --dry-run --ledger-url-file owner.url
   kubectl onceguard prune --all -A --before 2026-09-01T00:00:00Z --ledger-url-file owner.url`,
@@ -238,6 +238,9 @@ func timeoutHint(err error) string {
 // stopped says which window pruning does not pass, why, and what to do about it.
 func (p *program) stopped(ctx context.Context, ledger *connection, job string, upto time.Time, prospect admin.Prospect) error {
 	stop := *prospect.Stop
+	if prospect.Planned {
+		return p.stoppedByPlan(ctx, ledger, job, upto, stop.Start)
+	}
 	told, err := audit.Tell(ctx, ledger, stop.JobName, stop.Start)
 	if err != nil {
 		return needsOwner(ledger.explain(err))
@@ -256,6 +259,21 @@ func (p *program) stopped(ctx context.Context, ledger *connection, job string, u
 		why = fmt.Sprintf("it may be tried again: let it, or close it (%s)", decide)
 	}
 	return fmt.Errorf("%s is not pruned up to %s: window %s of %s is %s; %s", job, instant(&upto), instant(&stop.Start), stop.JobName, x.State, why)
+}
+
+// stoppedByPlan says who planned the window that pruning does not pass, and how it goes on.
+func (p *program) stoppedByPlan(ctx context.Context, ledger *connection, job string, upto, start time.Time) error {
+	due, err := audit.DueOf(ctx, ledger, job, start)
+	if err != nil {
+		return needsOwner(ledger.explain(err))
+	}
+	whose := ""
+	if due.Plan != nil {
+		whose = " (" + planEvidence(*due.Plan) + ")"
+	}
+	at := instant(&start)
+	return fmt.Errorf("%s is not pruned up to %s: window %s of it is planned%s: wait until it has run, or take it back: kubectl onceguard backfill %s --from %s --to %s --cancel %s",
+		job, instant(&upto), at, whose, printable(job), at, at, byOwner)
 }
 
 // namespaceOf gives the namespace that a typed job is looked for in; a full name says

@@ -90,6 +90,23 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// What is planned is not deleted: pruning stops there, and says whose plan it is.
+func TestPruneStopsAtAPlan(t *testing.T) {
+	b := watchedBook(t)
+	b.done(orderSync, hour(1))
+	b.backfill(3, 4, "--detach").ok(t)
+	prune := []string{"prune", orderSync, "--before", at(9)}
+	for _, flag := range [][]string{{"--dry-run"}, nil} {
+		b.run(append(prune, flag...)...).flat().fails(t, 1, orderSync+": 1 window before "+at(3), "is not pruned up to "+at(9)+": window "+at(3)+" of it is planned (planned by ann: TICKET-19",
+			"no Job was made for it yet", "wait until it has run, or take it back: kubectl onceguard backfill "+orderSync+" --from "+at(3)+" --to "+at(3)+" --cancel")
+		if n := len(b.plans()); n != 2 {
+			t.Fatalf("%d plans are left", n)
+		}
+	}
+	b.backfill(3, 4, "--cancel").ok(t)
+	b.run(prune...).ok(t)
+}
+
 func TestAges(t *testing.T) {
 	for s, want := range map[string]time.Duration{"90d": 90 * 24 * time.Hour, "1d": 24 * time.Hour, "36h": 36 * time.Hour, "1h30m": 90 * time.Minute} {
 		if got, err := parseAge(s); err != nil || got != want {
