@@ -103,9 +103,8 @@ type State struct {
 	// is gone is noticed when the next window is due.
 	Sights []Sight `json:"-"`
 	// Recorded are the gaps at or after JudgedBefore, and what was seen of windows that are
-	// not late yet. Those that are not late stay as they are while an older window is waited
-	// for. Kept in memory only, too: without them their reason is found anew, from what is left
-	// to see.
+	// not late yet, which is kept in memory only. Those that are not late stay as they are while
+	// an older window is waited for.
 	Recorded []Gap `json:"-"`
 }
 

@@ -47,41 +47,47 @@ func (b *bulletin) about(ctx context.Context, namespace string, uid types.UID) (
 			return all[uid], nil
 		}
 	}
-	found, err := b.list(ctx, namespace, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid) + "," + failures, Limit: fewest})
+	found, _, err := b.list(ctx, namespace, "involvedObject.uid="+string(uid)+","+failures)
 	if err != nil {
 		return nil, err
 	}
 	// Some servers, and all fakes, do not select by field.
-	return slices.DeleteFunc(found.Items, func(ev corev1.Event) bool { return ev.InvolvedObject.UID != uid }), nil
+	return slices.DeleteFunc(found, func(ev corev1.Event) bool { return ev.InvolvedObject.UID != uid }), nil
 }
 
 // all gives the Events of a namespace by what they are about, nil when there are too many.
 func (b *bulletin) all(ctx context.Context, namespace string) (map[types.UID][]corev1.Event, error) {
+	found, complete, err := b.list(ctx, namespace, failures)
+	if err != nil || !complete {
+		return nil, err
+	}
 	out := map[types.UID][]corev1.Event{}
-	next := ""
-	for range pages {
-		found, err := b.list(ctx, namespace, metav1.ListOptions{FieldSelector: failures, Limit: page, Continue: next})
-		if err != nil {
-			return nil, err
-		}
-		for _, ev := range found.Items {
-			if ev.Reason == failedCreate {
-				out[ev.InvolvedObject.UID] = append(out[ev.InvolvedObject.UID], ev)
-			}
-		}
-		if next = found.Continue; next == "" {
-			return out, nil
+	for _, ev := range found {
+		if ev.Reason == failedCreate {
+			out[ev.InvolvedObject.UID] = append(out[ev.InvolvedObject.UID], ev)
 		}
 	}
-	return nil, nil
+	return out, nil
 }
 
-func (b *bulletin) list(ctx context.Context, namespace string, o metav1.ListOptions) (*corev1.EventList, error) {
-	b.Counters.Reads.Add(1)
-	list, err := b.Clients.Typed.CoreV1().Events(namespace).List(ctx, o)
-	if apierrors.IsForbidden(err) {
-		b.blind.Do(func() { b.Log.Warn("Events cannot be read: reasons of missed windows stay unknown", zap.Error(err)) })
-		return &corev1.EventList{}, nil
+// list reads Events page by page, as the newest come last; complete is false when there are
+// more.
+func (b *bulletin) list(ctx context.Context, namespace, selector string) (found []corev1.Event, complete bool, err error) {
+	next := ""
+	for range pages {
+		b.Counters.Reads.Add(1)
+		list, err := b.Clients.Typed.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: selector, Limit: page, Continue: next})
+		if apierrors.IsForbidden(err) {
+			b.blind.Do(func() { b.Log.Warn("Events cannot be read: reasons of missed windows stay unknown", zap.Error(err)) })
+			return nil, true, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		found = append(found, list.Items...)
+		if next = list.Continue; next == "" {
+			return found, true, nil
+		}
 	}
-	return list, err
+	return found, false, nil
 }

@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	batchv1 "k8s.io/api/batch/v1"
@@ -34,7 +36,7 @@ type part struct {
 }
 
 // newCluster makes an empty copy of the namespaces; none means all.
-func newCluster(namespaces, excluded []string, cronJobChanged func(now, before *cronJob, small bool), jobChanged func(owner, job types.UID)) *cluster {
+func newCluster(namespaces, excluded []string, now func() time.Time, cronJobChanged func(now, before *cronJob, small bool), jobChanged func(owner, job types.UID)) *cluster {
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
@@ -42,21 +44,31 @@ func newCluster(namespaces, excluded []string, cronJobChanged func(now, before *
 	for _, n := range namespaces {
 		c.parts = append(c.parts, &part{
 			namespace: n,
-			cronJobs:  cronJobs{excluded: excluded, changed: cronJobChanged, byUID: map[types.UID]*cronJob{}},
+			cronJobs:  cronJobs{excluded: excluded, now: now, changed: cronJobChanged, byUID: map[types.UID]*cronJob{}},
 			jobs:      jobs{changed: jobChanged, byOwner: map[types.UID][]job{}},
 		})
 	}
 	return c
 }
 
-// synced reports whether every list has come once.
-func (c *cluster) synced() bool {
+// whole reports whether all that is in a namespace is known.
+func (c *cluster) whole(namespace string) bool {
 	for _, p := range c.parts {
-		if p.synced.Load() < 2 {
-			return false
+		if p.namespace == metav1.NamespaceAll || p.namespace == namespace {
+			return p.synced.Load() >= 2
 		}
 	}
-	return true
+	return false
+}
+
+// lacking gives the namespaces that have not been read yet.
+func (c *cluster) lacking() (names []string) {
+	for _, p := range c.parts {
+		if p.synced.Load() < 2 {
+			names = append(names, cmp.Or(p.namespace, "all namespaces"))
+		}
+	}
+	return names
 }
 
 func (c *cluster) cronJob(uid types.UID) *cronJob {
@@ -107,14 +119,18 @@ func (c *cluster) putJob(made *batchv1.Job) {
 	}
 }
 
-// watch keeps the copy fresh until ctx ends. synced is called once it is whole.
-func (c *cluster) watch(ctx context.Context, clients kube.Clients, log *zap.Logger, synced func()) {
+// watch keeps the copy fresh until ctx ends. begin is called once a part is whole, synced once
+// all are.
+func (c *cluster) watch(ctx context.Context, clients kube.Clients, log *zap.Logger, begin, synced func()) {
 	var running sync.WaitGroup
-	var once sync.Once
+	var first, last sync.Once
 	for _, p := range c.parts {
 		whole := func() {
-			if p.synced.Add(1); c.synced() {
-				once.Do(synced)
+			if p.synced.Add(1) == 2 {
+				first.Do(begin)
+			}
+			if len(c.lacking()) == 0 {
+				last.Do(synced)
 			}
 		}
 		cronJobs := &cache.ListWatch{

@@ -35,6 +35,7 @@ func (c *cronJob) reference() corev1.ObjectReference {
 // cronJobs are the guarded CronJobs that the engine may look at.
 type cronJobs struct {
 	excluded []string
+	now      func() time.Time
 	// changed hears of each one that comes, goes or changes; small says that only the
 	// controller's progress has.
 	changed func(now, before *cronJob, small bool)
@@ -103,6 +104,9 @@ func (s *cronJobs) Resync() error { return nil }
 func (s *cronJobs) set(uid types.UID, now *cronJob) {
 	s.mu.Lock()
 	before := s.byUID[uid]
+	if now != nil {
+		now.Seen = sights(before, now, s.now())
+	}
 	if now == nil {
 		delete(s.byUID, uid)
 	} else {
@@ -120,6 +124,30 @@ func (s *cronJobs) set(uid types.UID, now *cronJob) {
 	}
 	s.changed(now, before, small)
 }
+
+// sights adds to the intervals in which a CronJob was seen suspended what is seen of it now:
+// whether its windows were suspended is known then, even when the ledger is not there. The
+// first one is empty when it was not suspended at first.
+func sights(before, now *cronJob, at time.Time) []disposition.Span {
+	at = at.UTC().Truncate(time.Microsecond)
+	switch {
+	case before == nil && now.Suspended:
+		return []disposition.Span{{From: at}}
+	case before == nil:
+		return []disposition.Span{{From: at, To: at}}
+	case before.Suspended == now.Suspended:
+		return before.Seen
+	}
+	seen := slices.Clone(before.Seen[max(0, len(before.Seen)-mostSights):])
+	if now.Suspended {
+		return append(seen, disposition.Span{From: at})
+	}
+	seen[len(seen)-1].To = at
+	return seen
+}
+
+// mostSights bounds what is kept of suspensions for a ledger that is away.
+const mostSights = 50
 
 // read gives nil for what is not guarded or not to be looked at.
 func (s *cronJobs) read(c *batchv1.CronJob) *cronJob {
@@ -157,11 +185,27 @@ func guarded(c *batchv1.CronJob) (contract.Settings, bool) {
 	if err != nil || s.CronJobUID != "" && s.CronJobUID != string(c.UID) {
 		return contract.Settings{}, false // it is about to be stamped
 	}
+	if !owns(c.Namespace, s.JobName) {
+		return contract.Settings{}, false // it was not the webhook that stamped it, and no guard would run it
+	}
 	s.CronJobUID = string(c.UID)
 	if s.Refusal != "" {
 		s.CatchUp = "" // each Job would be refused
 	}
 	return s, true
+}
+
+// longestJobName is what the ledger takes.
+const longestJobName = 1000
+
+// owns reports whether jobName, without the prefix of a cluster, is one of the namespace: an
+// annotation that somebody else wrote must not have other people's windows judged.
+func owns(namespace, jobName string) bool {
+	if at := strings.IndexByte(jobName, ':'); at >= 0 && at < strings.IndexByte(jobName, '/') {
+		jobName = jobName[at+1:]
+	}
+	name, ok := strings.CutPrefix(jobName, namespace+"/")
+	return ok && name != "" && len(jobName) <= longestJobName && !strings.ContainsAny(name, "#@")
 }
 
 // bareCronJob keeps of a CronJob what read needs.

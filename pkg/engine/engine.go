@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +41,8 @@ type Engine struct {
 
 	Counters Counters
 
-	terms   *leaseTerms // nil: patient
+	terms   *leaseTerms      // nil: patient
+	theirs  func() time.Time // the ledger's clock; nil: it is asked
 	cluster *cluster
 	state   atomic.Int32
 	blind   sync.Once
@@ -65,9 +67,19 @@ func (e *Engine) Ready() error {
 	case leads, standsBy:
 		return nil
 	case reads:
-		return errors.New("CronJobs and Jobs are being read")
+		return fmt.Errorf("CronJobs and Jobs are being read, those of %s are lacking", strings.Join(e.lacking(), ", "))
 	}
 	return errors.New("not begun")
+}
+
+// lacking gives the namespaces that have not been read yet.
+func (e *Engine) lacking() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.cluster == nil {
+		return nil
+	}
+	return e.cluster.lacking()
 }
 
 // Run works until ctx ends: it waits for the Lease, leads, and gives the Lease back when all
@@ -138,22 +150,36 @@ func (e *Engine) lead(ctx context.Context) {
 	e.mu.Lock()
 	e.workers, e.start = map[string]*worker{}, nil
 	e.mu.Unlock()
-	e.cluster = newCluster(e.Namespaces, e.Excluded, e.cronJobChanged, e.jobChanged)
-	e.cluster.watch(ctx, e.Clients, e.Log, func() {
+	c := newCluster(e.Namespaces, e.Excluded, e.Now, e.cronJobChanged, e.jobChanged)
+	e.mu.Lock()
+	e.cluster = c
+	e.mu.Unlock()
+	// What is in one namespace does not wait for another, which may be forbidden for ever.
+	begin := func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.start = func(w *worker) { running.Go(func() { w.run(ctx) }) }
 		for _, w := range e.workers {
 			e.start(w)
 		}
+	}
+	c.watch(ctx, e.Clients, e.Log, begin, func() {
 		e.state.Store(leads)
-		e.Log.Info("CronJobs and Jobs are read", zap.Int("cronjobs", len(e.cluster.cronJobs())), zap.Int("ledgers", len(e.workers)))
+		e.Log.Info("CronJobs and Jobs are read", zap.Int("cronjobs", len(c.cronJobs())))
 	})
 	// No watch, so nobody starts another worker.
 	e.mu.Lock()
 	e.start = nil
 	e.mu.Unlock()
 	running.Wait()
+}
+
+// ledgerTime is a ledger's clock.
+func (e *Engine) ledgerTime(ctx context.Context, b *book) (time.Time, error) {
+	if e.theirs != nil {
+		return e.theirs(), nil
+	}
+	return ledgerClock(ctx, b)
 }
 
 // Wake has everybody look at the clock again: for tests that move it.
@@ -182,7 +208,7 @@ func (e *Engine) worker(ledger string) *worker {
 
 func (e *Engine) cronJobChanged(now, before *cronJob, small bool) {
 	if before != nil && (now == nil || now.Settings.Ledger != before.Settings.Ledger) {
-		e.worker(before.Settings.Ledger).touch(before.uid)
+		e.worker(before.Settings.Ledger).leave(before)
 	}
 	switch {
 	case now == nil:

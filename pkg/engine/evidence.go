@@ -20,7 +20,7 @@ const (
 	// inspections bounds the Jobs of one CronJob that are asked about in one look: at most
 	// three requests each.
 	inspections = 10
-	// fewest bounds the lists of pods and Events that are read.
+	// fewest bounds the lists of pods that are read.
 	fewest = 50
 	// stale is how old what was seen of a Job may be when it has not changed since.
 	stale = disposition.Grace

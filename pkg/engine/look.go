@@ -15,6 +15,9 @@ import (
 	"github.com/onceguard/onceguard/pkg/gaps"
 )
 
+// evidenceTime is how long the cluster is asked about the CronJobs of one look.
+const evidenceTime = 20 * time.Second
+
 // one is a CronJob in a look.
 type one struct {
 	*subject
@@ -32,11 +35,20 @@ type one struct {
 // says about the rest, the decision, what is written, the Jobs that are made. All of them
 // are back in the heap afterwards; the error is about the ledger.
 func (w *worker) look(ctx context.Context, due []*subject) (err error) {
-	now := w.engine.Now().Truncate(time.Microsecond) // as the ledger keeps it
-	back := map[*subject]bool{} // given back already
+	now := w.now().Truncate(time.Microsecond) // as the ledger keeps it
+	back := map[*subject]bool{}
+	giveBack := func(s *subject, at time.Time, restless bool) {
+		back[s] = true
+		w.put(s, at, restless)
+	}
 	defer func() {
 		for _, s := range due {
-			if !back[s] {
+			switch {
+			case back[s]:
+			case err != nil && len(due) == 1: // it shall not hold up others
+				s.pause = min(max(2*s.pause, firstPause), longestPause)
+				w.put(s, now.Add(s.pause), true)
+			default:
 				w.put(s, now, true)
 			}
 		}
@@ -45,16 +57,23 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 	heard := w.engine.bulletin()
 	for _, s := range due {
 		c := w.engine.cluster.cronJob(s.uid)
-		if c == nil || c.Settings.Ledger != w.name {
-			if err := w.goneFor(ctx, s); err != nil {
-				return err
-			}
+		if c != nil && !w.engine.cluster.whole(c.namespace) {
+			giveBack(s, now.Add(unsettled), true)
+			continue
+		}
+		leaves := c == nil || c.Settings.Ledger != w.name
+		err := w.enter(ctx, s, c, leaves, now)
+		if pause, own := w.aside(s, err); own {
+			giveBack(s, now.Add(pause), true)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if leaves {
 			back[s] = true
 			w.forget(s)
 			continue
-		}
-		if err := w.begin(ctx, s, c, now); err != nil {
-			return err
 		}
 		w.mu.Lock()
 		o := &one{subject: s, c: c, news: s.news, heard: heard}
@@ -65,21 +84,28 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
-	asks := make([]gaps.Ask, 0, len(all))
-	for _, o := range all {
-		asks = append(asks, gaps.Ask{JobName: o.c.Settings.JobName, CronJobUID: string(o.uid), From: o.state.JudgedBefore, Upto: latest(now, o.state.JudgedBefore), Open: o.state.Open})
-	}
-	known, err := look(ctx, w.book, asks)
+	known, err := w.ask(ctx, all, now)
 	if err != nil {
 		return err
 	}
 	w.engine.Counters.Looks.Add(int64(len(all)))
 	var judged []*one
+	begun := time.Now()
 	for i, o := range all {
-		if err := w.decide(ctx, o, known[i], now); err != nil {
+		switch {
+		case known[i] == nil:
+			giveBack(o.subject, now.Add(longestPause), true)
+			continue
+		case time.Since(begun) > evidenceTime: // the others are not to wait for a slow API server
+			w.mu.Lock()
+			o.subject.news = o.news
+			w.mu.Unlock()
+			giveBack(o.subject, now, true)
+			continue
+		}
+		if err := w.decide(ctx, o, *known[i], now); err != nil {
 			w.log.Warn("why windows did not run cannot be asked; looking again", zap.String("cronjob", o.c.text()), zap.Error(err))
-			back[o.subject] = true
-			w.put(o.subject, now.Add(disposition.Grace/2), true)
+			giveBack(o.subject, now.Add(disposition.Grace/2), true)
 			continue
 		}
 		judged = append(judged, o)
@@ -87,16 +113,70 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 	if err := w.judge(ctx, judged, now); err != nil {
 		return err
 	}
-	for _, o := range judged {
+	for i, o := range judged {
 		if err := w.make(ctx, o); err != nil {
+			for _, o := range judged[i:] {
+				w.tell(ctx, o) // next time it is no news
+			}
 			return err
 		}
 		w.tell(ctx, o)
 		o.forget()
-		back[o.subject] = true
-		w.put(o.subject, o.next(now), o.restless(now))
+		o.subject.pause = 0
+		giveBack(o.subject, o.next(now), o.restless(now))
 	}
 	return nil
+}
+
+// enter brings a CronJob that is looked at in line with the cluster.
+func (w *worker) enter(ctx context.Context, s *subject, c *cronJob, leaves bool, now time.Time) error {
+	if leaves {
+		return w.goneFor(ctx, s, now)
+	}
+	w.mu.Lock()
+	s.left = nil
+	w.mu.Unlock()
+	return w.begin(ctx, s, c, now)
+}
+
+// aside tells whether an error is about one CronJob only: others go on, and it is looked at
+// again after the pause.
+func (w *worker) aside(s *subject, err error) (pause time.Duration, own bool) {
+	if _, outdated := errors.AsType[*gaps.Outdated](err); outdated {
+		w.outdated(s)
+		return settle, true
+	}
+	if errors.Is(err, gaps.ErrInvalid) {
+		w.log.Error("the ledger does not accept what is asked of it; this CronJob waits, others go on", zap.String("cronjob", s.recorded.CronJob), zap.String("uid", string(s.uid)), zap.Error(err))
+		return longestPause, true
+	}
+	return 0, false
+}
+
+// ask asks the ledger about all; nil is the answer about one that it does not accept.
+func (w *worker) ask(ctx context.Context, all []*one, now time.Time) ([]*gaps.Seen, error) {
+	asks, known := make([]gaps.Ask, 0, len(all)), make([]*gaps.Seen, len(all))
+	for _, o := range all {
+		asks = append(asks, gaps.Ask{JobName: o.c.Settings.JobName, CronJobUID: string(o.uid), CronJob: o.c.text(), From: o.state.JudgedBefore, Upto: latest(now, o.state.JudgedBefore), Open: o.state.Open})
+	}
+	answers, err := look(ctx, w.book, asks)
+	for i := range answers {
+		known[i] = &answers[i]
+	}
+	if !errors.Is(err, gaps.ErrInvalid) {
+		return known, err
+	}
+	for i, o := range all { // one by one: the others are to have their answers
+		answers, err := look(ctx, w.book, asks[i:i+1])
+		if _, own := w.aside(o.subject, err); own {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		known[i] = &answers[0]
+	}
+	return known, nil
 }
 
 // begin brings what is remembered of a CronJob in line with what it is now: a new one begins
@@ -105,15 +185,15 @@ func (w *worker) begin(ctx context.Context, s *subject, c *cronJob, now time.Tim
 	if s.recorded.CronJobUID == "" {
 		key := rowKey{c.Settings.JobName, s.uid}
 		if r, ok := w.rows[key]; ok {
-			s.recorded, s.state = r, r.State
+			s.recorded, s.state, s.gaps = r, r.State, r.State.Recorded
 			delete(w.rows, key)
 		}
 	}
 	if s.recorded.CronJobUID != "" && s.recorded.JobName != c.Settings.JobName {
-		if err := w.goneFor(ctx, s); err != nil {
+		if err := w.end(ctx, s, c, earliest(c.Settings.Since.Add(-time.Second), now)); err != nil {
 			return err
 		}
-		s.recorded, s.state, s.gaps, s.written = gaps.Schedule{}, disposition.State{}, nil, time.Time{}
+		s.reset()
 	}
 	if !s.state.JudgedBefore.Before(c.Settings.Since) {
 		return nil
@@ -122,25 +202,6 @@ func (w *worker) begin(ctx context.Context, s *subject, c *cronJob, now time.Tim
 		return w.handOver(ctx, s, c, now)
 	}
 	s.state.JudgedBefore = c.Settings.Since
-	return nil
-}
-
-// goneFor records that a CronJob is no longer there, or no longer guarded under that name.
-func (w *worker) goneFor(ctx context.Context, s *subject) error {
-	if s.recorded.CronJobUID == "" {
-		for key, r := range w.rows { // one that went before its first look
-			if key.uid == s.uid && r.Gone.IsZero() {
-				s.recorded = r
-			}
-		}
-	}
-	if s.recorded.CronJobUID == "" {
-		return nil
-	}
-	if err := gone(ctx, w.book, s.uid); err != nil {
-		return err
-	}
-	w.log.Info("CronJob gone", zap.String("cronjob", s.recorded.CronJob), zap.String("job_name", s.recorded.JobName))
 	return nil
 }
 
@@ -195,7 +256,7 @@ func (w *worker) judge(ctx context.Context, all []*one, now time.Time) error {
 	}
 	for i, o := range of {
 		if some && slices.Contains(outdated.Judgements, i) {
-			w.outdated(o)
+			o.missed(w)
 			continue
 		}
 		w.engine.Counters.Judged.Add(1)
@@ -211,7 +272,7 @@ func (w *worker) judgeOne(ctx context.Context, o *one, j gaps.Judgement, now tim
 		w.refusedJudgement(o, err)
 		return nil
 	case outdated:
-		w.outdated(o)
+		o.missed(w)
 		return nil
 	case err != nil:
 		return err
@@ -224,16 +285,26 @@ func (w *worker) judgeOne(ctx context.Context, o *one, j gaps.Judgement, now tim
 // refusedJudgement leaves a CronJob as it was: nothing is made of what was not recorded.
 func (w *worker) refusedJudgement(o *one, err error) {
 	w.log.Error("a judgement was not accepted; this CronJob waits, others go on", zap.String("cronjob", o.c.text()), zap.Error(err))
-	o.decision = disposition.Decision{State: o.state, Next: w.engine.Now().Add(longestPause)}
+	o.decision = disposition.Decision{State: o.state, Next: w.now().Add(longestPause), Note: shorten("its windows cannot be recorded: " + err.Error())}
 }
 
-// outdated drops what is remembered of a CronJob that another engine has judged meanwhile;
-// the next look reads it again.
-func (w *worker) outdated(o *one) {
-	w.log.Info("another engine has judged meanwhile; reading again", zap.String("cronjob", o.c.text()))
-	o.recorded, o.state, o.gaps, o.written = gaps.Schedule{}, disposition.State{}, nil, time.Time{}
+// missed is for one whose judgement was outdated.
+func (o *one) missed(w *worker) {
+	w.outdated(o.subject)
+	o.decision = disposition.Decision{Next: w.now().Add(settle)}
+}
+
+// outdated drops what is remembered of a CronJob that another engine has judged meanwhile, or
+// this one without hearing of it; the next look reads it again.
+func (w *worker) outdated(s *subject) {
+	w.log.Info("it has been judged meanwhile; reading again", zap.String("cronjob", s.recorded.CronJob), zap.String("uid", string(s.uid)))
+	s.reset()
 	w.loaded = time.Time{}
-	o.decision = disposition.Decision{Next: w.engine.Now().Add(settle)}
+}
+
+// reset drops what is remembered of the ledger.
+func (s *subject) reset() {
+	s.recorded, s.state, s.gaps, s.written = gaps.Schedule{}, disposition.State{}, nil, time.Time{}
 }
 
 // judgement is what there is to write, and whether it differs from what is written.
@@ -242,7 +313,7 @@ func (o *one) judgement(now time.Time) (gaps.Judgement, bool) {
 	j := gaps.Judgement{
 		Schedule: gaps.Schedule{
 			JobName: set.JobName, CronJobUID: string(o.uid), CronJob: o.c.text(), Schedule: set.Schedule, TimeZone: set.TimeZone,
-			DST: set.DST, CatchUp: set.CatchUp, Since: set.Since, State: d.State, Note: o.note(),
+			DST: set.DST, CatchUp: set.CatchUp, Indexes: indexes(set), Since: set.Since, State: d.State, Note: o.note(),
 		},
 		From: o.recorded.State.JudgedBefore, Gaps: d.Gaps, Plans: d.Plans, Unplan: d.Unplan, Exhaust: d.Exhaust,
 		Hold: set.OnCrash == contract.OnCrashHold,
@@ -262,6 +333,17 @@ func (o *one) judgement(now time.Time) (gaps.Judgement, bool) {
 	return j, !same
 }
 
+// indexes is gaps.Schedule.Indexes.
+func indexes(s contract.Settings) int {
+	switch {
+	case !s.Indexed:
+		return 0
+	case s.Completions == 0:
+		return -1
+	}
+	return int(s.Completions)
+}
+
 // record remembers what was written.
 func (o *one) record(j gaps.Judgement, now time.Time) {
 	o.recorded, o.written, o.state = j.Schedule, now, o.decision.State
@@ -275,7 +357,7 @@ func sameSchedule(a, b gaps.Schedule) bool {
 		return x.From.Equal(y.From) && x.To.Equal(y.To)
 	})
 	return a.JobName == b.JobName && a.CronJobUID == b.CronJobUID && a.CronJob == b.CronJob && a.Schedule == b.Schedule && a.TimeZone == b.TimeZone &&
-		a.DST == b.DST && a.CatchUp == b.CatchUp && a.Since.Equal(b.Since) && a.Note == b.Note && sameSpans &&
+		a.DST == b.DST && a.CatchUp == b.CatchUp && a.Indexes == b.Indexes && a.Since.Equal(b.Since) && a.Note == b.Note && sameSpans &&
 		slices.EqualFunc(a.State.Open, b.State.Open, time.Time.Equal)
 }
 
@@ -352,6 +434,12 @@ func look(ctx context.Context, db gaps.DB, asks []gaps.Ask) ([]gaps.Seen, error)
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	return gaps.Look(ctx, db, asks)
+}
+
+func ledgerClock(ctx context.Context, db gaps.DB) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return gaps.Clock(ctx, db)
 }
 
 func wanted(ctx context.Context, db gaps.DB) ([]gaps.Asked, error) {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/onceguard/onceguard/pkg/contract"
+	"github.com/onceguard/onceguard/pkg/disposition"
 	"github.com/onceguard/onceguard/pkg/gaps"
 	"github.com/onceguard/onceguard/pkg/logs"
 	"github.com/onceguard/onceguard/pkg/window"
@@ -44,7 +45,7 @@ func (w *worker) make(ctx context.Context, o *one) error {
 		}
 		return nil
 	}
-	if w.engine.Now().Before(o.making.after) {
+	if w.now().Before(o.making.after) {
 		return nil
 	}
 	live, ok, err := w.engine.template(ctx, o.c)
@@ -55,7 +56,7 @@ func (w *worker) make(ctx context.Context, o *one) error {
 	for _, at := range o.decision.Make {
 		job := jobFor(live, at)
 		err := w.engine.clear(ctx, o, job.Name)
-		if err == nil && o.making.refused != "" {
+		if err == nil && (o.making.refused != "" || o.tried(at)) {
 			_, err = w.engine.create(ctx, job, metav1.DryRunAll) // what is still refused is not counted as made
 		}
 		if err != nil {
@@ -82,6 +83,11 @@ func (w *worker) make(ctx context.Context, o *one) error {
 	return nil
 }
 
+// tried reports whether a Job was made for a planned window before, or was to be.
+func (o *one) tried(at time.Time) bool {
+	return slices.ContainsFunc(o.plans, func(p disposition.Plan) bool { return p.WindowStart.Equal(at) && p.Made > 0 })
+}
+
 func makingOf(ctx context.Context, db gaps.DB, jobName string, at time.Time, uid, job string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -91,11 +97,11 @@ func makingOf(ctx context.Context, db gaps.DB, jobName string, at time.Time, uid
 // refuse backs off; nil means that the CronJob is not as it was, and is looked at again.
 func (w *worker) refuse(o *one, err error) {
 	if err == nil || apierrors.IsNotFound(err) {
-		o.making.after = w.engine.Now().Add(unsettled)
+		o.making.after = w.now().Add(unsettled)
 		return
 	}
 	o.making.pause = min(max(2*o.making.pause, firstRefusal), longestRefusal)
-	o.making.after = w.engine.Now().Add(o.making.pause)
+	o.making.after = w.now().Add(o.making.pause)
 	text := shorten("its Jobs for missed windows cannot be made: " + err.Error())
 	if text != o.making.refused {
 		w.log.Warn("a Job cannot be made; trying again", zap.String("cronjob", o.c.text()), zap.Duration("pause", o.making.pause), zap.Error(err))

@@ -80,7 +80,7 @@ func TestMemoryOfJobs(t *testing.T) {
 		}
 	}
 	middle := alive()
-	ours := newCluster(nil, nil, nil, func(types.UID, types.UID) {}).parts[0]
+	ours := newCluster(nil, nil, time.Now, nil, func(types.UID, types.UID) {}).parts[0]
 	var list []any
 	for _, text := range texts {
 		var j metav1.PartialObjectMetadata

@@ -100,7 +100,9 @@ func connect(t testing.TB, url string) *pgx.Conn {
 func (r *rig) another() *Engine {
 	core, logs := observer.New(zap.DebugLevel)
 	r.log = logs
-	return &Engine{Clients: kube.Clients{Typed: r.client, Metadata: r.meta}, Ledgers: Ledgers(r.dir), Excluded: []string{"kube-system"}, Now: r.clock.now, Log: zap.New(core)}
+	e := &Engine{Clients: kube.Clients{Typed: r.client, Metadata: r.meta}, Ledgers: Ledgers(r.dir), Excluded: []string{"kube-system"}, Now: r.clock.now, Log: zap.New(core)}
+	e.theirs = func() time.Time { return e.Now() }
+	return e
 }
 
 func (r *rig) register(name, url string) {
@@ -122,7 +124,7 @@ func (r *rig) byHand() {
 	}
 	e := r.engine
 	e.workers, e.start = map[string]*worker{}, nil
-	e.cluster = newCluster(nil, e.Excluded, e.cronJobChanged, e.jobChanged)
+	e.cluster = newCluster(nil, e.Excluded, e.Now, e.cronJobChanged, e.jobChanged)
 	r.w = e.worker("default")
 	r.t.Cleanup(func() {
 		if r.w.book != nil {
@@ -160,6 +162,7 @@ func (r *rig) read() {
 		}
 		some = append(some, bare)
 	}
+	p.synced.Store(2)
 	_, _ = p.cronJobs.Replace(all, ""), p.jobs.Replace(some, "")
 	r.client.ClearActions()
 }
@@ -178,12 +181,13 @@ func (r *rig) step() {
 		if err := r.w.open(r.t.Context()); err != nil {
 			r.t.Fatal(err)
 		}
-		due, next := r.w.take(r.clock.now())
+		now := r.w.now()
+		due, next := r.w.take(now)
 		if len(due) == 0 {
-			if next.IsZero() || next.Sub(r.clock.now()) > 2*settle {
+			if next.IsZero() || next.Sub(now) > 2*settle {
 				return
 			}
-			r.clock.set(next)
+			r.clock.set(r.clock.now().Add(next.Sub(now)))
 			continue
 		}
 		if err := r.w.look(r.t.Context(), due); err != nil {

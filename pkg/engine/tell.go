@@ -32,12 +32,13 @@ type told struct {
 	planned   bool // so the end of it is told
 	plannedAt time.Time
 	note      string
+	noteAt    time.Time
 }
 
 // tell writes Events about what was just decided: a range of windows is told once, not each
 // of them. What cannot be told is logged and forgotten, the record has it.
 func (w *worker) tell(ctx context.Context, o *one) {
-	now := w.engine.Now()
+	now := w.now()
 	for _, g := range news(o.decision.Gaps, o.before) {
 		if o.told.missed.Windows == 0 {
 			o.told.missed = g
@@ -66,8 +67,9 @@ func (w *worker) tell(ctx context.Context, o *one) {
 	case mine && o.told.plannedAt.IsZero():
 		o.told.planned = true // by an engine before this one
 	}
-	if note := o.note(); note != o.told.note {
+	if note := o.note(); note != o.told.note && (note == "" || now.Sub(o.told.noteAt) >= quiet) {
 		if o.told.note = note; note != "" {
+			o.told.noteAt = now
 			w.event(ctx, o, corev1.EventTypeWarning, ReasonNotJudged, note, note)
 		}
 	}
@@ -96,7 +98,7 @@ func (w *worker) event(ctx context.Context, o *one, kind, reason, message, which
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	w.engine.Counters.Writes.Add(1)
-	err := kube.Event(ctx, w.engine.Clients.Typed, w.log, o.c.reference(), reason, kind, message, string(o.uid)+which, w.engine.Now())
+	err := kube.Event(ctx, w.engine.Clients.Typed, w.log, o.c.reference(), reason, kind, message, string(o.uid)+which, w.now())
 	if err != nil {
 		w.log.Warn("Event not written", zap.String("cronjob", o.c.text()), zap.String("reason", reason), zap.Error(err))
 	}

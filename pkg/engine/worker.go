@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,13 +25,19 @@ const (
 	// that somebody looks.
 	sign = time.Hour
 	// abandoned is after how long without a sign nobody looks at a CronJob any more. Another
-	// cluster's engine may, so that it is not here says nothing.
-	abandoned = 3 * sign
+	// cluster's engine may, so that it is not here says nothing: what it has planned is dropped
+	// then, so that is not for a night that it is down.
+	abandoned = 7 * 24 * time.Hour
+	// trusted is how long the ledger must have been there before its signs are believed to be
+	// missing: after an outage all of them are old.
+	trusted = 3 * sign
 	// firstPause and longestPause are between tries at a ledger that cannot be reached.
 	firstPause   = time.Second
 	longestPause = time.Minute
 	// ask is how often each ledger is asked what people have planned meanwhile.
 	ask = 30 * time.Second
+	// noticeable is how far apart clocks are told to be.
+	noticeable = 10 * time.Second
 	// callTime bounds each statement.
 	callTime = 30 * time.Second
 )
@@ -49,6 +56,7 @@ type subject struct {
 	refused  refusals
 	making   making
 	told     told
+	pause    time.Duration // it could not be looked at: it is looked at alone, after so long
 
 	// The heap's, under worker.mu.
 	due      time.Time
@@ -56,6 +64,8 @@ type subject struct {
 	touched  bool
 	restless bool // news of its Jobs matter: something is late or planned
 	news     map[types.UID]bool
+	left     *cronJob // as it was when it went; nil while it is there
+	leftAt   time.Time
 }
 
 // worker looks after the CronJobs of one ledger.
@@ -70,11 +80,16 @@ type worker struct {
 	heap     byDue
 
 	// Only the loop's.
-	book   *book
-	rows   map[rowKey]gaps.Schedule // of CronJobs that have not been looked at yet
-	loaded time.Time
-	asked  time.Time
-	lack   string // what was last told about the ledger
+	book     *book
+	rows     map[rowKey]gaps.Schedule // of CronJobs that have not been looked at yet
+	loaded   time.Time
+	asked    time.Time
+	lack     string    // what was last told about the ledger
+	compared time.Time // when the clocks were
+	steady   time.Time // since when the ledger has answered
+	most     int       // how many CronJobs are looked at at once: fewer while that takes too long
+
+	ahead atomic.Int64 // how far the engine's clock is ahead of the ledger's
 }
 
 type rowKey struct {
@@ -84,14 +99,18 @@ type rowKey struct {
 
 func newWorker(e *Engine, name string) *worker {
 	return &worker{
-		engine: e, name: name, log: e.Log.With(zap.String("ledger", name)), wake: make(chan struct{}, 1),
+		engine: e, name: name, log: e.Log.With(zap.String("ledger", name)), wake: make(chan struct{}, 1), most: batch,
 		subjects: map[types.UID]*subject{},
 	}
 }
 
+// now is the clock that windows are judged by: the engine's, but never ahead of the ledger's,
+// for guards go by that, and a window that is judged too early is judged wrong.
+func (w *worker) now() time.Time { return w.engine.Now().Add(-time.Duration(w.ahead.Load())) }
+
 // touch has a CronJob looked at soon; one that nobody has heard of, too.
 func (w *worker) touch(uid types.UID) {
-	at := w.engine.Now().Add(settle)
+	at := w.now().Add(settle)
 	w.mu.Lock()
 	s := w.subjects[uid]
 	if s == nil {
@@ -105,11 +124,21 @@ func (w *worker) touch(uid types.UID) {
 	w.poke()
 }
 
+// leave is touch for a CronJob that has gone, or has another ledger.
+func (w *worker) leave(c *cronJob) {
+	w.touch(c.uid)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.subjects[c.uid]; s != nil {
+		s.left, s.leftAt = c, w.now()
+	}
+}
+
 // stir is touch for news that only matter while something is late or planned.
 func (w *worker) stir(uid, job types.UID) {
 	w.mu.Lock()
 	s := w.subjects[uid]
-	awake := s != nil && s.restless
+	awake := s != nil && (s.restless || s.place < 0) // nobody knows yet what the look will say
 	if awake {
 		if job != "" {
 			if s.news == nil {
@@ -117,7 +146,7 @@ func (w *worker) stir(uid, job types.UID) {
 			}
 			s.news[job] = true
 		}
-		w.hasten(s, w.engine.Now().Add(settle))
+		w.hasten(s, w.now().Add(settle))
 	}
 	w.mu.Unlock()
 	if awake {
@@ -146,7 +175,10 @@ func (w *worker) poke() {
 func (w *worker) take(now time.Time) (due []*subject, next time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.heap) > 0 && len(due) < batch && !w.heap[0].due.After(now) {
+	for alone := false; len(w.heap) > 0 && len(due) < w.most && !alone && !w.heap[0].due.After(now); {
+		if alone = w.heap[0].pause > 0; alone && len(due) > 0 {
+			break
+		}
 		s := heap.Pop(&w.heap).(*subject)
 		s.touched = false
 		due = append(due, s)
@@ -164,7 +196,7 @@ func (w *worker) put(s *subject, next time.Time, restless bool) {
 	if w.subjects[s.uid] != s {
 		return
 	}
-	if soon := w.engine.Now().Add(settle); s.touched && next.After(soon) {
+	if soon := w.now().Add(settle); s.touched && next.After(soon) {
 		next = soon
 	}
 	s.due, s.restless = next, restless
@@ -195,9 +227,11 @@ func (w *worker) run(ctx context.Context) {
 		err := w.open(ctx)
 		if err == nil {
 			var due []*subject
-			if due, next = w.take(w.engine.Now()); len(due) > 0 {
+			if due, next = w.take(w.now()); len(due) > 0 {
 				err, next = w.look(ctx, due), time.Time{}
+				w.measure(len(due), err)
 				if err == nil {
+					w.well()
 					pause = firstPause
 					continue
 				}
@@ -208,6 +242,7 @@ func (w *worker) run(ctx context.Context) {
 			return
 		case err != nil:
 			w.complain(err)
+			w.steady = time.Time{}
 			if w.book != nil && !errors.Is(err, gaps.ErrBusy) {
 				w.book.close()
 				w.book = nil // the schema is checked again
@@ -215,19 +250,29 @@ func (w *worker) run(ctx context.Context) {
 			w.engine.wait(ctx, pause/2+rand.N(pause/2+1), nil) // #nosec G404 -- jitter
 			pause = min(2*pause, longestPause)
 		default:
+			w.well()
 			until := w.asked.Add(ask)
 			if !next.IsZero() {
 				until = earliest(until, next)
 			}
-			w.engine.wait(ctx, until.Sub(w.engine.Now()), w.wake)
+			w.engine.wait(ctx, until.Sub(w.now()), w.wake)
 		}
 	}
+}
+
+// measure makes the batches smaller while the ledger does not answer, so that a slow one gets
+// on, and one CronJob that cannot be looked at is found.
+func (w *worker) measure(n int, err error) {
+	if err != nil {
+		w.most = max(1, n/2)
+		return
+	}
+	w.most = min(batch, 2*w.most)
 }
 
 // open connects to the ledger and reads what it remembers; again after each sign, to find
 // what nobody looks at any more.
 func (w *worker) open(ctx context.Context) error {
-	now := w.engine.Now()
 	if w.book == nil {
 		ctx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
@@ -237,16 +282,19 @@ func (w *worker) open(ctx context.Context) error {
 		}
 		w.book = b
 	}
+	if err := w.compare(ctx); err != nil {
+		return err
+	}
+	now := w.now()
+	if w.steady.IsZero() {
+		w.steady = now
+	}
 	if !w.loaded.IsZero() && now.Sub(w.loaded) < sign {
 		return w.hear(ctx, now)
 	}
 	rows, err := load(ctx, w.book)
 	if err != nil {
 		return err
-	}
-	if w.lack != "" {
-		w.log.Info("the ledger is there again")
-		w.lack = ""
 	}
 	w.rows = map[rowKey]gaps.Schedule{}
 	w.mu.Lock()
@@ -259,11 +307,10 @@ func (w *worker) open(ctx context.Context) error {
 		uid := types.UID(r.CronJobUID)
 		switch s := subjects[uid]; {
 		case s == nil:
-			if r.Gone.IsZero() && now.Sub(r.LookedAt) > abandoned {
-				if err := gone(ctx, w.book, uid); err != nil {
+			if r.Gone.IsZero() && now.Sub(r.LookedAt) > abandoned && now.Sub(w.steady) >= trusted {
+				if err := w.bury(ctx, r); err != nil {
 					return err
 				}
-				w.log.Info("a CronJob that nobody looks at any more is recorded as gone", zap.String("cronjob", r.CronJob), zap.String("uid", r.CronJobUID))
 			}
 		case s.recorded.CronJobUID == "":
 			w.rows[rowKey{r.JobName, uid}] = r
@@ -271,6 +318,25 @@ func (w *worker) open(ctx context.Context) error {
 	}
 	w.loaded = now
 	return w.hear(ctx, now)
+}
+
+// compare finds out, now and then, how far the engine's clock is ahead of the ledger's.
+func (w *worker) compare(ctx context.Context) error {
+	before := w.engine.Now()
+	if before.Sub(w.compared) < ask && !before.Before(w.compared) {
+		return nil
+	}
+	theirs, err := w.engine.ledgerTime(ctx, w.book)
+	if err != nil {
+		return err
+	}
+	w.compared = before
+	ahead, was := max(0, before.Sub(theirs)), time.Duration(w.ahead.Load())
+	if ahead > noticeable && was <= noticeable {
+		w.log.Warn("the engine's clock is ahead of the ledger's, which it goes by: correct one of them", zap.Duration("ahead", ahead))
+	}
+	w.ahead.Store(int64(ahead))
+	return nil
 }
 
 // hear has the CronJobs looked at for which a person has planned windows.
@@ -283,9 +349,18 @@ func (w *worker) hear(ctx context.Context, now time.Time) error {
 		return err
 	}
 	w.asked = now
+	if len(all) == 0 {
+		return nil
+	}
+	byJob := map[string][]*cronJob{}
+	for _, c := range w.engine.cluster.cronJobs() {
+		if c.Settings.Ledger == w.name {
+			byJob[c.Settings.JobName] = append(byJob[c.Settings.JobName], c)
+		}
+	}
 	for _, a := range all {
-		for _, c := range w.engine.cluster.cronJobs() {
-			if c.Settings.Ledger == w.name && c.Settings.JobName == a.JobName && (a.CronJobUID == "" || a.CronJobUID == string(c.uid)) {
+		for _, c := range byJob[a.JobName] {
+			if a.CronJobUID == "" || a.CronJobUID == string(c.uid) {
 				w.touch(c.uid)
 			}
 		}
@@ -298,6 +373,14 @@ func (w *worker) complain(err error) {
 	if text := err.Error(); text != w.lack {
 		w.lack = text
 		w.log.Warn("the ledger cannot be used; its windows are not judged meanwhile, those of others are", zap.Error(err))
+	}
+}
+
+// well logs that a ledger can be used again.
+func (w *worker) well() {
+	if w.lack != "" {
+		w.log.Info("the ledger is there again")
+		w.lack = ""
 	}
 }
 
