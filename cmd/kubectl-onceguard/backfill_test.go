@@ -419,6 +419,7 @@ func TestBackfillBySharedJobs(t *testing.T) {
 // --cronjob that of one.
 func TestCancelOfABackfill(t *testing.T) {
 	shared := func(t *testing.T) *book {
+		t.Helper()
 		b := newBook(t)
 		b.watch("shop/shared", "shop/a", "0 * * * *", "Etc/UTC", hour(0))
 		b.watch("shop/shared", "shop/b", "30 * * * *", "Etc/UTC", hour(0))

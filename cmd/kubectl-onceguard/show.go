@@ -322,12 +322,12 @@ func state(x audit.Window) string {
 // exhausted says in words why a window that has failed is not tried again: max-attempts, or
 // the windows engine has seen the end of its Job.
 func exhausted(reason string) string {
-	switch disposition.Reason(reason) {
-	case disposition.DeadlineExceeded:
+	switch reason {
+	case string(disposition.DeadlineExceeded):
 		return "exhausted: its Job was ended by activeDeadlineSeconds, and no other one comes"
-	case disposition.JobFailed:
+	case string(disposition.JobFailed):
 		return "exhausted: its Job has failed for good, and no other one comes"
-	case disposition.JobGone:
+	case string(disposition.JobGone):
 		return "exhausted: its Job is not there any more, and no other one comes"
 	}
 	if meaning := reasonMeaning[disposition.Reason(reason)]; meaning != "" {
