@@ -63,7 +63,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	// Schedules are computed in the CronJobs' zones, and the image is empty.
 )
 
 // version is set by the linker.
