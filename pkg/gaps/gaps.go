@@ -142,7 +142,7 @@ type Seen struct {
 	// ClosedBefore is the job's watermark; zero when nothing was pruned.
 	ClosedBefore time.Time
 	// Upto is how far Executions are complete: as asked, or earlier where there were too
-	// many of them (20,000).
+	// many of them (20,000, or 200,000 in all the answers).
 	Upto time.Time
 	// Executions from Ask.From to Upto, and those of Ask.Open, in order. A window of an
 	// Indexed Job is one execution: as little closed as the least of its indexes, and alive

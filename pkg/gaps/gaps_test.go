@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,17 @@ func TestLookIsBounded(t *testing.T) {
 		}
 		if n != 20_006 {
 			t.Errorf("%s: %d windows", name, n)
+		}
+	}
+	// The whole is bounded as well: after long away each CronJob has that many.
+	asks := slices.Repeat([]gaps.Ask{{JobName: "shop/b", From: start, Upto: at(20_005)}}, 300)
+	all, err := gaps.Look(t.Context(), b.engine, asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, seen := range all {
+		if n := len(seen.Executions); n != 666 || !seen.Upto.Before(at(n)) || seen.Upto.Before(at(n-1)) {
+			t.Fatalf("%d executions in one of 300 answers, up to %s", n, seen.Upto)
 		}
 	}
 }

@@ -23,12 +23,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 #variable_conflict use_column
 DECLARE
     most constant int := 20000;  -- executions an answer, and plans
+    share int;                   -- executions an answer where there are many: the whole is bounded, too
     oldest constant int := 2000; -- plans from before what is asked about
     a record;
     jobs text[];
 BEGIN
     PERFORM onceguard.check_engine();
     PERFORM onceguard.check_list('asks', engine_look.asks, 10000);
+    share := least(most, greatest(500, 200000 / greatest(1, jsonb_array_length(engine_look.asks))));
     FOR a IN SELECT * FROM jsonb_to_recordset(engine_look.asks) AS r(job text, "from" timestamptz, upto timestamptz, open timestamptz[]) LOOP
         PERFORM onceguard.check_base(a.job);
         IF a."from" IS NULL OR a.upto IS NULL THEN
@@ -53,7 +55,7 @@ BEGIN
         SELECT min(x.window_start) AS cut FROM unnest(l.names) n CROSS JOIN LATERAL (
             SELECT t.window_start FROM onceguard.job_execution t
             WHERE t.job_name = n AND t.window_start >= r."from" AND t.window_start <= r.upto
-            ORDER BY t.window_start OFFSET greatest(1, most / cardinality(l.names)) LIMIT 1) x) k
+            ORDER BY t.window_start OFFSET greatest(1, share / cardinality(l.names)) LIMIT 1) x) k
     CROSS JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_object('WindowStart', y.window_start, 'Closed', y.closed, 'Alive', y.alive, 'Failed', NOT y.closed AND NOT y.alive, 'Foreign', y.elsewhere, 'UpdatedAt', y.updated_at)
             ORDER BY y.window_start) AS executions
