@@ -65,9 +65,13 @@
 // is completed; one that was tried began in its turn and runs again, but no two windows of
 // a name ever run at once: it waits while a later one runs (reason overlap), and fences it
 // when it is dead. previous is not asked of an index that has no earlier window: it is new
-// to the job. Nor of a window that a gap says is missed or skipped: it never comes, so the
-// last one before it that is late, and has no row, is waited for instead. serial's look at the earlier windows reads all of the job's since the
-// beginning of order, or since history was pruned.
+// to the job. Nor of a window that a gap says is missed or skipped, unless another CronJob's
+// gap says that it is late: it never comes, so the last one before it that is late, and has no
+// row, is waited for instead. What is late of a CronJob that is gone, or that no engine has
+// written for three hours, is not waited for; nor is a plan that no CronJob would run. A plan
+// of a CronJob that is there is waited for however long its engine is away: cancel_backfill
+// ends that. serial's look at the earlier windows reads all of the job's since the beginning
+// of order, or since history was pruned.
 //
 // A window with a row in job_plan is wanted, as one that a person asks for: neither its age
 // nor what happens around it closes it, and a newer one may stop it but not take its place.
