@@ -38,11 +38,11 @@ func (r *results) print(w io.Writer) error {
 
 	fmt.Fprintln(w)
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "start\tCronJobs\tlists and watches\tother requests\tstatements\ta hundred CronJobs\tCPU ms a CronJob\tof Postgres\tof the API server\tseconds\t")
+	fmt.Fprintln(t, "start\tCronJobs\tlists and watches\tother requests\tstatements\ta hundred CronJobs\tCPU ms a CronJob\tof Postgres\tof the API server\tseconds\trequests in all\t")
 	begin := func(what string, n int, c cost) {
 		lists := c.of("list cronjobs", "list jobs", "watch cronjobs", "watch jobs")
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.2f\t%.3f\t%.3f\t%.3f\t%.1f\t\n", what, n, lists, c.of()-lists, c.Statements, 100*float64(c.Statements)/float64(n),
-			milli(c.Own, n), milli(c.Server, n), milli(c.API, n), (c.Took - calm).Seconds())
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.2f\t%.3f\t%.3f\t%.3f\t%.1f\t%s\t\n", what, n, lists, c.of()-lists, c.Statements, 100*float64(c.Statements)/float64(n),
+			milli(c.Own, n), milli(c.Server, n), milli(c.API, n), (c.Took - calm).Seconds(), c.text())
 	}
 	for i, share := range []int{4, 2, 1} {
 		begin([]string{"a quarter", "half", "all"}[i], r.CronJobs/share, r.starts[i].Cost)
