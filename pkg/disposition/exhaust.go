@@ -13,7 +13,7 @@ func (d *decider) openOnes() {
 	var open []time.Time
 	for _, j := range d.Jobs {
 		// Something newer is not to wait for it, or the schedule was edited.
-		if !j.Ended && !j.WindowStart.Before(d.View.State.JudgedBefore) && !d.executions[j.WindowStart.Unix()].Closed {
+		if !j.Ended && !j.WindowStart.Before(d.State.JudgedBefore) && !d.executions[j.WindowStart.Unix()].Closed {
 			open = append(open, j.WindowStart)
 		}
 	}

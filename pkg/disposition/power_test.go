@@ -73,10 +73,6 @@ var mutants = []struct{ name, file, was, is string }{
 		"slices.ContainsFunc(jobs, func(j Job) bool { return !j.Ended })", "false",
 	},
 	{
-		"what another CronJob's Job ran is exhausted", "exhaust.go",
-		"if e.Closed || e.Foreign ||", "if e.Closed ||",
-	},
-	{
 		"a window whose Job failed is planned and closed", "exhaust.go",
 		"if p, planned := d.planned[w.Unix()]; planned && !(d.ours(p) && triedBy(p, e)) {", "if _, planned := d.planned[w.Unix()]; planned {",
 	},
@@ -98,7 +94,7 @@ var mutants = []struct{ name, file, was, is string }{
 	},
 	{
 		"Jobs of the engine count for Forbid", "cause.go",
-		"if !j.CatchUp && b.To.After(b.From) {", "if b.To.After(b.From) {",
+		"if !j.CatchUp && !j.ByHand && b.To.After(b.From) {", "if !j.ByHand && b.To.After(b.From) {",
 	},
 	{
 		"what kept a window is forgotten when it is gone", "cause.go",

@@ -90,13 +90,14 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 	}
 	w.engine.Counters.Looks.Add(int64(len(all)))
 	var judged []*one
-	begun := time.Now()
+	enough, cancel := context.WithTimeout(ctx, evidenceTime)
+	defer cancel()
 	for i, o := range all {
 		switch {
 		case known[i] == nil:
 			giveBack(o.subject, now.Add(longestPause), true)
 			continue
-		case time.Since(begun) > evidenceTime: // the others are not to wait for a slow API server
+		case enough.Err() != nil && i > 0: // the others are not to wait for a slow API server
 			w.mu.Lock()
 			o.subject.news = o.news
 			w.mu.Unlock()
@@ -122,7 +123,7 @@ func (w *worker) look(ctx context.Context, due []*subject) (err error) {
 		}
 		w.tell(ctx, o)
 		o.forget()
-		o.subject.pause = 0
+		o.pause = 0
 		giveBack(o.subject, o.next(now), o.restless(now))
 	}
 	return nil
