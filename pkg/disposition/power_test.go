@@ -45,10 +45,6 @@ var mutants = []struct{ name, file, was, is string }{
 		"max(0, max(1, d.settings.CatchUpParallel)-running)", "len(ready)",
 	},
 	{
-		"serial: newer windows than one that cannot be made yet take its place", "plan.go",
-		"room = 1 // the newer", "room = 0 // the newer",
-	},
-	{
 		"Jobs are made while it is suspended", "plan.go",
 		"if d.CronJob.Suspended || !d.known {", "if !d.known {",
 	},
