@@ -45,10 +45,14 @@ func TestTheCommandOfExplainIsAccepted(t *testing.T) {
 		"the schedule was edited, and still has it": {func(b *book) {
 			b.asOwner("UPDATE onceguard.job_schedule SET since = $1", hour(6))
 		}, "missed", "--before-guarding", nil, "--cronjob"},
-		"the schedule was edited, and has it no more": {func(b *book) {
-			b.asOwner("UPDATE onceguard.job_schedule SET schedule = '30 * * * *', since = $1", hour(6))
+		"the schedule was edited, and has it no more": {
+			func(b *book) {
+				b.asOwner("UPDATE onceguard.job_schedule SET schedule = '30 * * * *', since = $1", hour(6))
+			},
+			"missed", "",
+			[]string{"only a Job made by hand can run it: its CronJob's schedule has no such instant any more"},
+			"backfill",
 		},
-			"missed", "", []string{"only a Job made by hand can run it: its CronJob's schedule has no such instant any more"}, "backfill"},
 		"it was deleted": {func(b *book) {
 			b.asOwner(gone, hour(9))
 		}, "missed", "", []string{"its CronJob was deleted, so nothing can run it; create it again, then backfill it with --before-guarding"}, "look at the CronJob"},

@@ -142,9 +142,7 @@ func (s *scene) engine(ctx context.Context) (found any, err error) {
 			l.Namespaces = append(l.Namespaces, namespace(n))
 		}
 	}
-	if !s.Now.IsZero() {
-		l.offset.Store(int64(time.Until(s.Now)))
-	}
+	l.offset.Store(int64(time.Until(s.Now)))
 	before := alive()
 	l.begin, l.own = time.Now(), cpu.Own()
 	none, err := l.cost(ctx)

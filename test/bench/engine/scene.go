@@ -33,7 +33,7 @@ type scene struct {
 
 	Part string    // what to measure
 	Of   int       // in how many of the namespaces
-	Now  time.Time // the engine's clock at the start; zero: that of the machine
+	Now  time.Time // the engine's clock at the start
 
 	Window, First int // of partFill: the window, and how many CronJobs
 }
