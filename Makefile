@@ -95,7 +95,7 @@ lint: deploy-check ## formatting, vet, linters, chart, rendered manifests, shell
 	cd examples/own-driver/go && go vet ./...
 	$(HELM) lint --strict --quiet charts/onceguard --set migrate.secretName=x --set networkPolicy.enabled=true \
 		--set 'migrate.engineRoles={x}' --set 'engine.namespaces={x}' --set 'engine.ledgers[0].name=x,engine.ledgers[0].secretName=x'
-	@if command -v shellcheck >/dev/null; then shellcheck deploy/*.sh test/*.sh test/drivers/*.sh examples/own-driver/psql/*.sh; else echo 'shellcheck is not installed: shell scripts were not checked'; fi
+	@if command -v shellcheck >/dev/null; then shellcheck deploy/*.sh test/*.sh test/bench/*.sh test/drivers/*.sh examples/own-driver/psql/*.sh; else echo 'shellcheck is not installed: shell scripts were not checked'; fi
 
 .PHONY: fmt
 fmt: ## format all Go files
