@@ -144,6 +144,8 @@ DECLARE
     part onceguard.job_gap;
     cut_first int; -- 1: that end is no window, for it was cut there
     cut_last int;
+    from_here timestamptz; -- the first window, or the one that was cut out beside it
+    to_here timestamptz;
     each numeric;  -- seconds between two windows
     spacing interval; -- two windows in a row are not less apart, on average
 BEGIN
@@ -152,13 +154,15 @@ BEGIN
         -- How many windows are left is exact where they are evenly spaced.
         cut_first := (date_trunc('second', g.first_window) <> g.first_window)::int;
         cut_last := (date_trunc('second', g.last_window) <> g.last_window)::int;
-        each := extract(epoch FROM g.last_window - g.first_window) / nullif(g.windows - 1 + cut_first + cut_last, 0);
+        from_here := g.first_window - cut_first * tick;
+        to_here := g.last_window + cut_last * tick;
+        each := extract(epoch FROM to_here - from_here) / nullif(g.windows - 1 + cut_first + cut_last, 0);
         spacing := CASE WHEN g.schedule ~ '^\s*([0-9]+\s+[0-9]+\s|@(daily|midnight|weekly|monthly|yearly|annually))' THEN interval '23 hours'
                         WHEN g.schedule ~ '^\s*([0-9]+\s|@hourly)' THEN interval '45 minutes' ELSE interval '1 minute' END;
         IF g.first_window < cut_gaps.first THEN
             part := g;
             part.last_window := cut_gaps.first - tick;
-            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM cut_gaps.first - g.first_window) / nullif(each, 0) - 0.001) - cut_first));
+            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM cut_gaps.first - from_here) / nullif(each, 0)) - cut_first));
             IF onceguard.holds_window(part, spacing) THEN
                 INSERT INTO onceguard.job_gap SELECT part.*;
             END IF;
@@ -166,7 +170,7 @@ BEGIN
         IF g.last_window > cut_gaps.last THEN
             part := g;
             part.first_window := cut_gaps.last + tick;
-            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM g.last_window - cut_gaps.last) / nullif(each, 0) - 0.001) - cut_last));
+            part.windows := least(g.windows, greatest(1, ceil(extract(epoch FROM to_here - cut_gaps.last) / nullif(each, 0)) - cut_last));
             IF onceguard.holds_window(part, spacing) THEN
                 INSERT INTO onceguard.job_gap SELECT part.*;
             END IF;
