@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine may have none
 
 	"github.com/onceguard/onceguard/pkg/contract"
 	"github.com/onceguard/onceguard/pkg/window"

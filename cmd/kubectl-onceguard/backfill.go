@@ -138,11 +138,7 @@ func (p *program) plan(ctx context.Context, b *backfill) (s stretch, done bool, 
 	long := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	namespace, err := p.namespaceOf(b.job)
-	if err != nil {
-		return s, false, err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, b.job)
 	if err != nil {
 		return s, false, err
 	}

@@ -134,11 +134,7 @@ func line(flag, value string, most int) (string, error) {
 func (p *program) decide(ctx context.Context, d decision) error {
 	ctx, stop := context.WithTimeout(ctx, p.timeout)
 	defer stop()
-	namespace, err := p.namespaceOf(d.job)
-	if err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, d.job)
 	if err != nil {
 		return err
 	}

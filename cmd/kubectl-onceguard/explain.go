@@ -48,11 +48,7 @@ newest that is due.`,
 func (p *program) explainWindow(ctx context.Context, job string, start *time.Time, output string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	namespace, err := p.namespaceOf(job)
-	if err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, job)
 	if err != nil {
 		return err
 	}

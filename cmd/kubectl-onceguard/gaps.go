@@ -108,15 +108,12 @@ func (p *program) gaps(ctx context.Context, f audit.GapFilter, output string, fa
 	if b := base(f.Job); b != f.Job {
 		return usagef("JOB %q: due are the windows of the job as a whole: %s", f.Job, b)
 	}
-	var err error
-	if f.Namespace, err = p.namespaceOf(f.Job); err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, f.Job)
 	if err != nil {
 		return err
 	}
 	defer ledger.close(ctx)
+	f.Namespace = namespace
 	d, err := readDues(ctx, ledger, f)
 	if err != nil {
 		return ledger.explain(err)

@@ -152,6 +152,30 @@ type connection struct {
 	name string // "database shop at db.example.com (Secret shop/onceguard-ledger-default)"
 }
 
+// ledgerOf opens the ledger of a typed job, and gives the namespace that the job is looked for
+// in. The caller closes it. The name comes first: a full one says where the Secret is.
+func (p *program) ledgerOf(ctx context.Context, job string) (ledger *connection, namespace string, err error) {
+	if namespace, err = p.namespaceOf(job); err != nil {
+		return nil, "", err
+	}
+	ledger, err = p.connect(ctx)
+	return ledger, namespace, err
+}
+
+// namespaceOf gives the namespace that a typed job is looked for in; a full name says
+// its own. An empty job stands for all.
+func (p *program) namespaceOf(job string) (string, error) {
+	namespace, err := p.jobNamespace()
+	if err != nil {
+		return "", err
+	}
+	if strings.Contains(job, "/") {
+		p.lookIn(job)
+		return "", nil
+	}
+	return namespace, nil
+}
+
 // connect opens the ledger. The caller closes it.
 func (p *program) connect(ctx context.Context) (*connection, error) {
 	src := p.found // standard input can be read only once

@@ -112,11 +112,7 @@ func (p *program) prune(ctx context.Context, what prunable) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	namespace, err := p.namespaceOf(what.job)
-	if err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, what.job)
 	if err != nil {
 		return err
 	}
@@ -274,20 +270,6 @@ func (p *program) stoppedByPlan(ctx context.Context, ledger *connection, job str
 	at := instant(&start)
 	return fmt.Errorf("%s is not pruned up to %s: window %s of it is planned%s: wait until it has run, or take it back: kubectl onceguard backfill %s --from %s --to %s --cancel %s",
 		job, instant(&upto), at, whose, printable(job), at, at, byOwner)
-}
-
-// namespaceOf gives the namespace that a typed job is looked for in; a full name says
-// its own. An empty job stands for all.
-func (p *program) namespaceOf(job string) (string, error) {
-	namespace, err := p.jobNamespace()
-	if err != nil {
-		return "", err
-	}
-	if strings.Contains(job, "/") {
-		p.lookIn(job)
-		return "", nil
-	}
-	return namespace, nil
 }
 
 // errNoJob begins an error about a name that the record does not know.

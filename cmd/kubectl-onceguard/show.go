@@ -66,11 +66,7 @@ func parseWindow(s string) (*time.Time, error) {
 func (p *program) show(ctx context.Context, job string, start *time.Time, output string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	namespace, err := p.namespaceOf(job)
-	if err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, job)
 	if err != nil {
 		return err
 	}

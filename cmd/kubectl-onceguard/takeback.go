@@ -17,11 +17,7 @@ import (
 func (p *program) takeBack(ctx context.Context, b backfill) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	namespace, err := p.namespaceOf(b.job)
-	if err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, b.job)
 	if err != nil {
 		return err
 	}

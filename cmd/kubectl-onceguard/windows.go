@@ -51,15 +51,12 @@ func (p *program) windowsCommand() *cobra.Command {
 func (p *program) windows(ctx context.Context, f audit.Filter, output string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	var err error
-	if f.Namespace, err = p.namespaceOf(f.Job); err != nil {
-		return err
-	}
-	ledger, err := p.connect(ctx)
+	ledger, namespace, err := p.ledgerOf(ctx, f.Job)
 	if err != nil {
 		return err
 	}
 	defer ledger.close(ctx)
+	f.Namespace = namespace
 	found, more, err := audit.Windows(ctx, ledger, f)
 	if err != nil {
 		return ledger.explain(err)
