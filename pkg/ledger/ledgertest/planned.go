@@ -247,6 +247,30 @@ func testOrderPassesGaps(t *testing.T, s Subject) {
 	waitsFor(t, s, l, terms, k)
 	leaves(t, s, "one", true)
 	under(t, s, l, terms, claim.Run, claim.First)
+	completes(t, s, l, nil)
+
+	// Left or gone, and late itself or before what never comes: it makes no difference.
+	for n, gone := range []bool{false, true} {
+		m, o, p := next(l, 10*n+10), next(l, 10*n+11), next(l, 10*n+12)
+		terms = claim.Terms{Serial: true, Since: m.Window.Start, Previous: o.Window.Start}
+		judges(t, s, m, m, disposition.Late)
+		judges(t, s, o, o, disposition.Missed)
+		waitsFor(t, s, p, terms, m)
+		leaves(t, s, "one", gone)
+		under(t, s, p, terms, claim.Run, claim.First)
+		completes(t, s, p, nil)
+
+		q, r := next(l, 10*n+15), next(l, 10*n+16)
+		terms = claim.Terms{Serial: true, Since: q.Window.Start, Previous: q.Window.Start}
+		judges(t, s, q, q, disposition.Late)
+		if err := s.Judge("shop/a", "two", q.Window.Start, q.Window.Start, disposition.Missed); err != nil {
+			t.Fatal(err)
+		}
+		waitsFor(t, s, r, terms, q)
+		leaves(t, s, "one", gone)
+		under(t, s, r, terms, claim.Run, claim.First)
+		completes(t, s, r, nil)
+	}
 }
 
 func leaves(t *testing.T, s Subject, cronJobUID string, gone bool) {
