@@ -231,7 +231,7 @@ func testOrderPassesGaps(t *testing.T, s Subject) {
 		t.Fatal(err)
 	}
 	waitsFor(t, s, i, terms, h) // the range of the other may mean other windows
-	leaves(t, s, "one", false)
+	leaves(t, s, false)
 	under(t, s, i, terms, claim.Run, claim.First)
 	completes(t, s, i, nil)
 
@@ -242,10 +242,10 @@ func testOrderPassesGaps(t *testing.T, s Subject) {
 	judges(t, s, j, j, disposition.Late)
 	judges(t, s, k, k, disposition.Missed)
 	waitsFor(t, s, l, terms, j)
-	leaves(t, s, "one", false)
+	leaves(t, s, false)
 	plans(t, s, k)
 	waitsFor(t, s, l, terms, k)
-	leaves(t, s, "one", true)
+	leaves(t, s, true)
 	under(t, s, l, terms, claim.Run, claim.First)
 	completes(t, s, l, nil)
 
@@ -256,7 +256,7 @@ func testOrderPassesGaps(t *testing.T, s Subject) {
 		judges(t, s, m, m, disposition.Late)
 		judges(t, s, o, o, disposition.Missed)
 		waitsFor(t, s, p, terms, m)
-		leaves(t, s, "one", gone)
+		leaves(t, s, gone)
 		under(t, s, p, terms, claim.Run, claim.First)
 		completes(t, s, p, nil)
 
@@ -267,15 +267,15 @@ func testOrderPassesGaps(t *testing.T, s Subject) {
 			t.Fatal(err)
 		}
 		waitsFor(t, s, r, terms, q)
-		leaves(t, s, "one", gone)
+		leaves(t, s, gone)
 		under(t, s, r, terms, claim.Run, claim.First)
 		completes(t, s, r, nil)
 	}
 }
 
-func leaves(t *testing.T, s Subject, cronJobUID string, gone bool) {
+func leaves(t *testing.T, s Subject, gone bool) {
 	t.Helper()
-	if err := s.Leave("shop/a", cronJobUID, gone); err != nil {
+	if err := s.Leave("shop/a", "one", gone); err != nil {
 		t.Fatal(err)
 	}
 }
